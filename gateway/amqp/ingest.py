@@ -1,0 +1,318 @@
+"""Ingest: from a partition of the log into its feed, each event once, in order, durable before it is settled.
+
+Theory of operation. Messages are mapped and rendered as they arrive, in the event loop. What has gathered is
+committed in a thread, one batch at a time; while that runs, the next batch gathers, so batches grow with
+the load and no timer is needed. After the commit the batch is visible, settled and reported, in this order.
+
+Whatever goes wrong ends the attachment: nothing unsettled is acknowledged, the store returns to what is
+verified on disk if it was the store that failed, and a fresh connection starts at the last stored message.
+That one comes again, which proves that the log is the one that the feed was made from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.core.errors import (
+    DecodeError,
+    ForeignLog,
+    GatewayError,
+    LogUnavailable,
+    MessageRefused,
+    PageDamaged,
+    StoreFailed,
+    UnmappableMessage,
+)
+from gateway.core.event import Event
+from gateway.core.identity import ContentID
+from gateway.core.mapping import Mapping
+from gateway.core.message import Message
+from gateway.core.pages import Batch, LogPosition, Paginator, Quarantined
+from gateway.storage.contract import FeedWriter
+
+from .client import Backoff, Broker, Client
+from .consumer import Consumer, read_info
+from .dialects.event_streams import offset_and_time
+from .driver import AmqpDelivery, Outcome
+from .fingerprint import fingerprint
+from .repair import repair_page
+from .sections import decode_message, strip_delivery_annotations
+from .visibility import Visibility
+
+BATCH_EVENTS_MAX = 5_000
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+
+_log = logging.getLogger("wes.ingest")
+
+
+class _Report(NamedTuple):
+    """What a publisher waits to hear: the identity of its event, or why it has none."""
+
+    message_id: str
+    outcome: ContentID | GatewayError
+
+
+class Ingest:
+    """Feeds one partition; `run` goes on until `stop` is called.
+
+    `changed` is called in the event loop after each commit.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: FeedWriter,
+        mapping: Mapping,
+        visibility: Visibility,
+        *,
+        changed: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._map = mapping
+        self._visibility = visibility
+        self._changed = changed
+        self._name = store.settings.name
+        self._facts = {"log": self._name.log, "partition": self._name.partition}
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._trouble: str | None = "not attached yet"
+        self._consumer: Consumer | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._failed: asyncio.Future[GatewayError]
+        self._begin()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why events do not flow into this feed now, or None."""
+        if self._trouble is None:
+            return None
+        return f"log {self._name.log}, partition {self._name.partition}: {self._trouble}"
+
+    def stop(self) -> None:
+        """Take no more messages; `run` returns when what was taken is committed and settled."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Attach, and attach again whatever happens, until stopped."""
+        backoff = Backoff()
+        store_failed = False
+        while not self._stop.is_set():
+            try:
+                if store_failed:
+                    await asyncio.to_thread(self._store.recover)
+                    store_failed = False
+                await self._attachment(backoff)
+            except GatewayError as error:
+                store_failed = isinstance(error, StoreFailed)
+                self._trouble = str(error)
+                _log.warning("ingest_interrupted", extra=self._facts | {"reason": str(error)})
+            if not self._stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(backoff.next_s()):
+                        await self._stop.wait()
+
+    async def _attachment(self, backoff: Backoff) -> None:
+        """One attachment from beginning to end; raises the GatewayError that ended it, if one did."""
+        head = self._store.head.page
+        if head is not None and head in self._store.damaged_pages():
+            await repair_page(self._broker, self._store, head, self._map)
+        self._begin()
+        client = await Client.connect(self._broker, f"wes-{self._name.log}-{self._name.partition}")
+        try:
+            await self._check_log(client)
+            consumer = Consumer(client, self._name.log, self._name.partition, self)
+            await consumer.start(None if self._position is None else self._position.offset)
+            self._consumer = consumer
+            self._trouble = None
+            backoff.reset()
+            _log.info("ingest_attached", extra=self._facts | {"offset": self._offset()})
+            await self._until_over(consumer)
+        finally:
+            self._consumer = None
+            if self._committing is not None:
+                await self._committing
+            if self._stop.is_set() and not client.lost.done():
+                await client.close()
+            else:
+                client.abort()
+
+    async def _until_over(self, consumer: Consumer) -> None:
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((stop, consumer.ended, self._failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        if self._failed.done():
+            raise self._failed.result()
+        if not self._stop.is_set():
+            raise LogUnavailable(await consumer.ended)
+
+    async def _check_log(self, client: Client) -> None:
+        """A log that ends before our last message is not the one that it came from."""
+        partition = self._name.partition
+        infos = {info.partition: info for info in await read_info(client, self._name.log)}
+        if partition not in infos:
+            raise LogUnavailable(f"the log has no partition {partition}: it has {sorted(infos)}")
+        latest = infos[partition].latest_offset
+        if self._position is not None and (latest is None or latest < self._position.offset):
+            raise ForeignLog(
+                f"the log ends at offset {latest}, but the feed holds events up to"
+                f" {self._position.offset}: it was made from another log. Bring that log back, or"
+                " use another --data folder, which fills from this one"
+            )
+
+    def _offset(self) -> str:
+        return "@earliest" if self._position is None else self._position.offset
+
+    def _begin(self) -> None:
+        """Start from what is committed; whatever was gathered and not committed is forgotten."""
+        head = self._store.head
+        self._failed = self._loop.create_future()
+        self._paginator = Paginator(self._store.settings, head.page, head.data)
+        self._position = head.position
+        self._gap_before = None if head.position is None else head.position.gap_before
+        self._resuming = head.position is not None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._deliveries: list[AmqpDelivery] = []
+        self._quarantined: list[Quarantined] = []
+        self._reports: list[_Report] = []
+        self._bytes = 0
+        self._last: tuple[str, bytes] | None = None
+
+    # Receiver
+
+    def full(self) -> bool:
+        return (
+            len(self._deliveries) >= BATCH_EVENTS_MAX
+            or self._bytes >= BATCH_BYTES_MAX
+            or self._failed.done()
+            or self._stop.is_set()
+        )
+
+    def receive(self, data: bytes, delivery: AmqpDelivery) -> None:
+        message: Message | None = None
+        problem: GatewayError | None = None
+        try:
+            message = decode_message(data)
+            offset, time_ms = offset_and_time(message.delivery_annotations)
+        except DecodeError as error:
+            problem = error
+            offset, time_ms = self._salvage(data)
+        if self._is_old(offset, data):
+            delivery.settle(Outcome.ACCEPTED)
+            return
+        event: Event | None = None
+        if message is not None and problem is None:
+            try:
+                event = self._map(message, time_ms)
+            except UnmappableMessage as error:
+                problem = error
+        if event is not None:
+            self._add(event, offset, message)
+        else:
+            self._set_aside(Quarantined(offset, time_ms, str(problem), data), message)
+        self._last = offset, data
+        self._bytes += len(data)
+        self._deliveries.append(delivery)
+
+    def received_all(self) -> None:
+        if self._committing is None and self._deliveries and not self._failed.done():
+            self._committing = self._loop.create_task(self._commit())
+
+    def _salvage(self, data: bytes) -> tuple[str, int | None]:
+        """Where an undecodable message stands; right behind the one before if it does not even tell that."""
+        try:
+            return offset_and_time(strip_delivery_annotations(data)[2])
+        except DecodeError:
+            return self._last[0] if self._last else "", None
+
+    def _is_old(self, offset: str, data: bytes) -> bool:
+        """Whether a message is stored already; also proves, once, that the log is the same and complete."""
+        last = None if self._position is None else self._position.offset
+        if self._last is not None:
+            last = self._last[0]
+        resuming, self._resuming = self._resuming, False
+        if last is None or (offset > last and not resuming):
+            return False
+        if resuming and self._position is not None:
+            if offset > self._position.offset:
+                self._gap_before = self._position.offset
+                _log.error("gap", extra=self._facts | {"offset_before": last, "offset_after": offset})
+                return False
+            if offset == self._position.offset and fingerprint(data) != self._position.sha256:
+                self._fail(
+                    ForeignLog(
+                        f"the log holds another message at offset {offset} than the feed was made from:"
+                        " bring back the old log, or use another --data folder, which fills from this one"
+                    )
+                )
+        return True
+
+    def _add(self, event: Event, offset: str, message: Message | None) -> None:
+        ordinal = self._paginator.add(event, offset, offset_before_gap=self._gap_before)
+        self._gap_before = None
+        if message is not None and message.properties is not None:
+            message_id = message.properties.message_id
+            if self._visibility.expects(message_id):
+                page = self._paginator.page
+                assert page is not None, "an event was just added to it"
+                name = self._name
+                identity = ContentID(ordinal, page.generation, name.partition, name.log, name.authority)
+                self._reports.append(_Report(message_id, identity))
+
+    def _set_aside(self, item: Quarantined, message: Message | None) -> None:
+        self._quarantined.append(item)
+        _log.warning(
+            "message_quarantined",
+            extra=self._facts | {"offset": item.offset, "reason": item.reason},
+        )
+        if message is not None and message.properties is not None:
+            message_id = message.properties.message_id
+            if self._visibility.expects(message_id):
+                error = MessageRefused(f"the event went to the quarantine: {item.reason}")
+                self._reports.append(_Report(message_id, error))
+
+    async def _commit(self) -> None:
+        """Commit what has gathered, again and again until nothing has."""
+        try:
+            while self._deliveries and not self._failed.done():
+                batch = self._take_batch()
+                deliveries, reports = self._deliveries, self._reports
+                self._clear()
+                await asyncio.to_thread(self._store.append, batch)
+                self._position = batch.position
+                self._changed()
+                self._report(reports)
+                for delivery in deliveries:
+                    delivery.settle(Outcome.ACCEPTED)
+                if self._consumer is not None:
+                    self._consumer.proceed()
+        except (StoreFailed, PageDamaged) as error:
+            self._fail(error)
+        finally:
+            self._committing = None
+
+    def _take_batch(self) -> Batch:
+        assert self._last is not None, "there is a delivery"
+        writes, gaps = self._paginator.take()
+        offset, data = self._last
+        position = LogPosition(offset, fingerprint(data), self._gap_before)
+        return Batch(writes, gaps, tuple(self._quarantined), position)
+
+    def _report(self, reports: list[_Report]) -> None:
+        for message_id, outcome in reports:
+            if isinstance(outcome, ContentID):
+                self._visibility.visible(message_id, outcome)
+            else:
+                self._visibility.failed(message_id, outcome)
+
+    def _fail(self, error: GatewayError) -> None:
+        if not self._failed.done():
+            self._failed.set_result(error)

@@ -1,0 +1,71 @@
+"""Progress for people: a bar on standard error if that is a terminal, and nothing otherwise.
+
+Results go to standard output and are written elsewhere; what is here may be lost without loss.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Never
+
+from tqdm import tqdm
+
+REDRAW_MIN_S = 0.2
+
+
+class Progress:
+    """Counts things and shows how many, and how many a second.
+
+    `unit` is what is counted, in the plural. Use it as a context manager, so that the bar is cleared.
+    """
+
+    def __init__(self, unit: str, *, total: int | None = None) -> None:
+        self.count = 0
+        self._started = time.monotonic()
+        self._bar: tqdm[Never] | None = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(
+                total=total,
+                unit=f" {unit}",
+                file=sys.stderr,
+                leave=False,
+                mininterval=REDRAW_MIN_S,
+                dynamic_ncols=True,
+            )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def add(self, count: int = 1) -> None:
+        """Count `count` more."""
+        self.count += count
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def write(self, line: str) -> None:
+        """Print a result line on standard output without tearing the bar."""
+        if self._bar is None:
+            print(line, flush=True)  # noqa: T201 - the output of the command
+        else:
+            self._bar.write(line, file=sys.stdout)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start, never zero."""
+        return max(time.monotonic() - self._started, 1e-6)
+
+    @property
+    def rate(self) -> float:
+        """How many a second since the start."""
+        return self.count / self.seconds

@@ -1,0 +1,122 @@
+"""One HTTP connection, with the limits in time that aiohttp leaves out: slow headers, stalled readers.
+
+aiohttp closes a connection that waits too long for its next request, but lets a request's headers and a
+response's body take for ever. Each connection notes since when it has been waiting for its client, and a
+sweep once a second cuts those that wait too long: a note costs less than a timer for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from .front import documents_first
+from .live import SITE, Site
+from .problems import MEDIA_TYPE, problem_body
+from .settings import SETTINGS, HttpSettings
+
+SWEEP_S = 1.0
+
+
+class LimitedConnection(RequestHandler):
+    """aiohttp's connection, which notes since when its client has been slow."""
+
+    headers_since: float | None = None
+    stalled_since: float | None = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # aiohttp's waiter stays open for as long as no request is complete up to the end of its headers.
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self.headers_since = None
+        elif self.headers_since is None:
+            self.headers_since = self._loop.time()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.stalled_since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.stalled_since = None
+
+    def cut(self) -> None:
+        """End the connection now, whatever is under way."""
+        if isinstance(self.transport, asyncio.Transport):
+            self.transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is wrong below the application, as a problem document instead of aiohttp's HTML."""
+        if status >= 500:
+            self.log_exception("request_failed", exc_info=exc)
+        detail = message or "the server failed; its log says why"
+        response = web.Response(status=status, body=problem_body(status, detail.splitlines()[0]))
+        response.headers["Content-Type"] = MEDIA_TYPE
+        response.headers["Cache-Control"] = "no-store"
+        response.force_close()
+        return response
+
+
+class LimitedServer(web.Server):
+    """Makes limited connections, no more than allowed at a time, and sweeps them."""
+
+    def __init__(self, server: web.Server, site: Site, settings: HttpSettings) -> None:
+        super().__init__(
+            documents_first(site, server.request_handler),
+            request_factory=server.request_factory,
+            loop=server._loop,
+            **server._kwargs,
+        )
+        self._settings = settings
+        self._sweeping: asyncio.TimerHandle | None = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def __call__(self) -> RequestHandler:
+        return LimitedConnection(self, loop=self._loop, **self._kwargs)
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self.connections) > self._settings.connections_max:
+            transport.abort()
+
+    async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's signature
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        await super().shutdown(timeout)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for connection in self.connections:
+            assert isinstance(connection, LimitedConnection)
+            headers_since, stalled_since = connection.headers_since, connection.stalled_since
+            if (headers_since is not None and now - headers_since > self._settings.headers_time_max_s) or (
+                stalled_since is not None and now - stalled_since > self._settings.stall_time_max_s
+            ):
+                connection.cut()
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+
+
+class LimitedRunner(web.AppRunner):
+    """Runs an application with limited connections."""
+
+    def __init__(self, app: web.Application) -> None:
+        settings = app[SETTINGS]
+        super().__init__(
+            app,
+            access_log=None,
+            keepalive_timeout=settings.idle_time_max_s,
+            shutdown_timeout=settings.drain_time_max_s,
+            handle_signals=False,
+        )
+
+    async def _make_server(self) -> web.Server:
+        return LimitedServer(await super()._make_server(), self.app[SITE], self.app[SETTINGS])

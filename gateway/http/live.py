@@ -1,0 +1,161 @@
+"""A feed as the web server sees it: a stored feed, its documents, and those who wait for it to change."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+
+from gateway.core.event import Event
+from gateway.core.identity import ContentID
+from gateway.core.links import FeedLinks
+from gateway.storage.contract import FeedReader, Head
+
+from .documents import Document, DocumentCache, archive_document, subscription_document
+
+
+class Publisher(Protocol):
+    """What brings an event into the log of its target."""
+
+    async def publish(self, event: Event, *, wait: bool) -> ContentID | None:
+        """Send `event`; with `wait` return its identity once it is visible in its feed.
+
+        Returns None when the log has the event and it is not visible yet. Raises LogUnavailable if nothing
+        was sent, MessageRefused if the log refused it, OutcomeUnknown if no answer came.
+        """
+
+
+class LiveFeed:
+    """The documents of one feed."""
+
+    def __init__(self, reader: FeedReader, cache: DocumentCache) -> None:
+        self.reader = reader
+        name = reader.settings.name
+        self.links = FeedLinks(name.log, name.partition)
+        self._cache = cache
+        self._rendered: tuple[Head, Document] | None = None
+        self._loading: dict[int, asyncio.Task[Document | None]] = {}
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def subscription(self) -> Document | None:
+        """The subscription document as it is now, or None in a new feed."""
+        head = self.reader.head
+        if self._rendered is not None and self._rendered[0] is head:
+            return self._rendered[1]
+        if head.page is None:
+            return None
+        document = subscription_document(self.links, head.page, head.data)
+        self._rendered = head, document
+        return document
+
+    async def archive(self, number: int) -> Document | None:
+        """The archive document `number`, or None if that page is not sealed; raises PageDamaged.
+
+        Many who ask for one page at once wait for one read.
+        """
+        document = self._cache.get(self.links.archive(number))
+        if document is not None:
+            return document
+        task = self._loading.get(number)
+        if task is None:
+            task = asyncio.ensure_future(self._load(number))
+            self._loading[number] = task
+            task.add_done_callback(lambda _: self._loading.pop(number, None))
+        return await asyncio.shield(task)
+
+    async def _load(self, number: int) -> Document | None:
+        page = self.reader.page(number)
+        if page is None or not page.sealed:
+            return None
+        data = await asyncio.to_thread(self.reader.read, page)
+        document = archive_document(self.links, page, data)
+        self._cache.put(self.links.archive(number), document)
+        return document
+
+    def changed(self) -> None:
+        """Wake all who wait; to be called in the event loop when the head has moved."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def wait(self, head: Head, timeout_s: float) -> None:
+        """Return when the head is no longer `head`, `changed` was called, or the time is over."""
+        if self.reader.head is not head:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            pass
+        finally:
+            self._waiters.discard(waiter)
+
+
+@dataclass(slots=True)
+class LiveLog:
+    """A log as the web server sees it: the paths that it answers for, its feeds, and the way into it."""
+
+    name: str
+    prefix: str
+    publisher: Publisher
+    extra_headers: tuple[str, ...] = ()
+    feeds: dict[str, LiveFeed] = field(default_factory=dict)
+
+
+class Readiness(Protocol):
+    """Whether this process should be sent requests."""
+
+    def problems(self) -> list[str]:
+        """What keeps it from being ready, a sentence each; empty when it is ready."""
+
+
+class Site:
+    """All that the web server serves; its parts may grow while it runs, as partitions are discovered."""
+
+    def __init__(self, readiness: Readiness, cache: DocumentCache) -> None:
+        self.readiness = readiness
+        self.logs: dict[str, LiveLog] = {}
+        self.draining = False
+        self._cache = cache
+        self._current: dict[str, LiveFeed] = {}
+
+    def add_feed(self, log: LiveLog, reader: FeedReader) -> LiveFeed:
+        """Serve a stored feed of `log`."""
+        feed = LiveFeed(reader, self._cache)
+        log.feeds[feed.links.partition] = feed
+        self._current[feed.links.current] = feed
+        return feed
+
+    def archive_at(self, path: str) -> Document | None:
+        """The archive document at `path` if it is in memory."""
+        return self._cache.get(path)
+
+    def subscription_at(self, path: str) -> Document | None:
+        """The subscription document at `path`; None in a new feed, and if there is none there."""
+        feed = self._current.get(path)
+        return None if feed is None else feed.subscription()
+
+    def feed(self, log: str, partition: str) -> LiveFeed | None:
+        live = self.logs.get(log)
+        return None if live is None else live.feeds.get(partition)
+
+    def log_of(self, target: str) -> LiveLog | None:
+        """The log whose prefix is the longest that `target` starts with."""
+        fitting = [log for log in self.logs.values() if target.startswith(log.prefix)]
+        return max(fitting, key=lambda log: len(log.prefix), default=None)
+
+    def drain(self) -> None:
+        """End all waits: the server is about to stop."""
+        self.draining = True
+        for log in self.logs.values():
+            for feed in log.feeds.values():
+                feed.changed()
+
+
+SITE = web.AppKey("site", Site)
+"""Where the application carries what it serves."""

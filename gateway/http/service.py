@@ -1,0 +1,97 @@
+"""The service document and the log document: where everything is, and how far it has come."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from aiohttp import web
+
+from gateway.core.conditional import Outcome, evaluate
+from gateway.core.links import log_path
+
+from .documents import REVALIDATE
+from .live import SITE, LiveFeed, LiveLog
+from .problems import not_found, problem
+
+JSON = "application/json"
+
+
+def add_routes(app: web.Application) -> None:
+    app.router.add_get("/", service)
+    app.router.add_get("/feeds/{log}", log)
+
+
+async def service(request: web.Request) -> web.StreamResponse:
+    """The service document: the logs, each with its document and its feeds."""
+    logs = request.app[SITE].logs.values()
+    return _json(request, {"logs": [_summary(live) for live in logs]})
+
+
+async def log(request: web.Request) -> web.StreamResponse:
+    """The log document; its position is of one moment."""
+    live = request.app[SITE].logs.get(request.match_info["log"])
+    if live is None:
+        known = ", ".join(sorted(request.app[SITE].logs)) or "none"
+        name = request.match_info["log"]
+        return not_found(f"there is no log {name!r}; the logs here are: {known}")
+    # Nothing is awaited between the first head and the last, so that they are of one moment.
+    partitions = [_partition(feed) for feed in _ordered(live)]
+    position = {entry["partition"]: entry["last"] for entry in partitions}
+    return _json(request, {"log": live.name, "position": position, "partitions": partitions})
+
+
+def _summary(live: LiveLog) -> dict[str, Any]:
+    return {
+        "log": live.name,
+        "href": log_path(live.name),
+        "targets": live.prefix,
+        "feeds": [feed.links.current for feed in _ordered(live)],
+    }
+
+
+def _partition(feed: LiveFeed) -> dict[str, Any]:
+    head = feed.reader.head
+    links = {"current": feed.links.current}
+    if head.page is not None:
+        links["first"] = feed.links.archive(0)
+        links["last"] = feed.links.archive(head.page.number)
+    return {
+        "partition": feed.links.partition,
+        "first": None if head.page is None else 0,
+        "last": head.last_ordinal,
+        "events": head.next_ordinal,
+        "generation": None if head.page is None else head.page.generation,
+        "gaps": [
+            {
+                "ordinal": gap.ordinal,
+                "offset_before": gap.offset_before,
+                "offset_after": gap.offset_after,
+            }
+            for gap in feed.reader.gaps()
+        ],
+        "quarantined": head.quarantined,
+        "links": links,
+    }
+
+
+def _ordered(live: LiveLog) -> list[LiveFeed]:
+    """The feeds by partition, numbers by value."""
+    return [live.feeds[name] for name in sorted(live.feeds, key=lambda name: (len(name), name))]
+
+
+def _json(request: web.Request, content: dict[str, Any]) -> web.Response:
+    body = json.dumps(content, indent=2).encode() + b"\n"
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"Cache-Control": REVALIDATE, "ETag": etag}
+    outcome = evaluate(
+        etag,
+        if_match=request.headers.get("If-Match"),
+        if_none_match=request.headers.get("If-None-Match"),
+    )
+    if outcome is Outcome.NOT_MODIFIED:
+        return web.Response(status=304, headers=headers)
+    if outcome is Outcome.FAILED:
+        return problem(412, f"the document's ETag is {etag}")
+    return web.Response(body=body, content_type=JSON, headers=headers)

@@ -1,0 +1,301 @@
+"""A stored feed on disk: a folder of page files beside one catalogue.
+
+    {folder}/lock            held by the writer
+    {folder}/catalogue.sqlite
+    {folder}/pages/{number}  the documents, closing delimiter included once sealed
+
+`StoredFeed` reads, in any process; `FeedStore` is the one writer. Nothing is deleted to recover: the open
+page's file is cut back to its committed length, and a file behind it, of a batch that was never
+committed, is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from pathlib import Path
+
+from gateway.core.errors import PageDamaged, StoreFailed, StoreMismatch
+from gateway.core.pages import Batch, FeedSettings, Gap, Page, PageWrite, Quarantined
+
+from .catalogue import Catalogue
+from .contract import Head
+from .files import AppendFile, Files, FolderLock, OsFiles
+
+CATALOGUE = "catalogue.sqlite"
+PAGES = "pages"
+
+
+def feed_folder(data: Path, log: str, partition: str) -> Path:
+    """Where the feed of a partition lives in a data folder."""
+    return data / "feeds" / log / partition
+
+
+class StoredFeed:
+    """A reader of a feed on disk, in whatever process the writer is; see FeedReader for the contract.
+
+    `refresh` learns what the writer has committed since.
+    """
+
+    def __init__(self, folder: Path, *, files: Files | None = None) -> None:
+        self._folder = folder
+        self._files = files or OsFiles()
+        self._catalogue = Catalogue(folder / CATALOGUE, writable=False)
+        settings = self._catalogue.settings()
+        if settings is None:
+            raise StoreMismatch(f"{folder} is a feed that was never started: run the gateway on it first")
+        self._settings = settings
+        self._head = Head()
+        self._seen_version = -1
+
+    @property
+    def settings(self) -> FeedSettings:
+        return self._settings
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    def refresh(self) -> bool:
+        """Take over what was committed since the last call; tells whether there was anything."""
+        version = self._catalogue.data_version()
+        if version == self._seen_version:
+            return False
+        page, position, quarantined = self._catalogue.head()
+        self._head = Head(page, self._open_bytes(page), position, quarantined)
+        self._seen_version = version
+        return True
+
+    def page(self, number: int) -> Page | None:
+        return self._catalogue.page(number)
+
+    def page_of(self, ordinal: int) -> Page | None:
+        if not 0 <= ordinal < self._head.next_ordinal:
+            return None
+        return self._catalogue.page_of(ordinal)
+
+    def page_since(self, time_ms: int) -> Page | None:
+        return self._catalogue.page_since(time_ms)
+
+    def read(self, page: Page) -> bytes:
+        assert page.sealed, "an open page is read from the head"
+        return self._read_checked(page)
+
+    def gaps(self) -> list[Gap]:
+        return self._catalogue.gaps()
+
+    def quarantine(self, after: int = 0, limit: int = 100) -> list[tuple[int, Quarantined]]:
+        return self._catalogue.quarantine(after, limit)
+
+    def close(self) -> None:
+        """Let go of the catalogue."""
+        self._catalogue.close()
+
+    def _path(self, number: int) -> Path:
+        return self._folder / PAGES / str(number)
+
+    def _open_bytes(self, page: Page | None) -> bytes:
+        """The open page's bytes; only what is new to this reader is read."""
+        if page is None:
+            return b""
+        known, data = self._head.page, self._head.data
+        if known is None or known.number != page.number:
+            data = b""
+        return data + self._files.read(self._path(page.number), len(data), page.length - len(data))
+
+    def _read_checked(self, page: Page) -> bytes:
+        path = self._path(page.number)
+        try:
+            data = self._files.read(path, 0, page.length + 1 if page.sealed else page.length)
+        except OSError as error:
+            raise PageDamaged(page.number, str(path), f"it cannot be read: {error}") from error
+        if len(data) != page.length:
+            what = f"it has {len(data)} bytes or more, {page.length} were written"
+            raise PageDamaged(page.number, str(path), what)
+        if hashlib.sha256(data).hexdigest() != page.sha256:
+            raise PageDamaged(page.number, str(path), "its SHA-256 is not the one recorded")
+        return data
+
+
+class FeedStore(StoredFeed):
+    """The one writer of a feed on disk; see FeedWriter for the contract.
+
+    Raises StoreLocked, StoreMismatch, and StoreFailed. A damaged open page does not keep the store from
+    opening: `damaged_pages` names it first, and `append` waits for its repair.
+    """
+
+    def __init__(self, folder: Path, settings: FeedSettings, *, files: Files | None = None) -> None:
+        files = files or OsFiles()
+        with _disk_errors(folder):
+            files.make_folder(folder / PAGES)
+            self._lock = FolderLock(folder)
+        self._log: Catalogue | None = None
+        self._file: AppendFile | None = None
+        self._failed = False
+        self._damaged: dict[int, Page] = {}
+        try:
+            with _disk_errors(folder):
+                self._log = Catalogue(folder / CATALOGUE, writable=True)
+                self._adopt_settings(self._log, folder, settings)
+                super().__init__(folder, files=files)
+            self.recover()
+        except BaseException:
+            self._release()
+            raise
+
+    def append(self, batch: Batch) -> None:
+        assert self._log is not None
+        if self._failed:
+            raise StoreFailed(f"{self._folder} failed before: open it anew")
+        if self._head.page is not None and self._head.page.number in self._damaged:
+            raise PageDamaged(self._head.page.number, str(self._folder), "it must be repaired first")
+        # A failed sync must not be tried again: the kernel may call pages clean that never reached the disk.
+        self._failed = True
+        with _disk_errors(self._folder):
+            self._write_pages(batch.writes)
+            self._log.commit(batch)
+        self._failed = False
+        self._advance(batch)
+
+    def recover(self) -> None:
+        # The connection goes too: what it believes of a failed transaction is not to be trusted.
+        with _disk_errors(self._folder):
+            self._let_go()
+            self._damaged.clear()
+            self._log = Catalogue(self._folder / CATALOGUE, writable=True)
+            self._recover(self._log)
+        self._failed = False
+
+    def damaged_pages(self) -> list[Page]:
+        return [self._damaged[number] for number in sorted(self._damaged)]
+
+    def verify(self, page: Page) -> bool:
+        try:
+            self._read_checked(page)
+        except PageDamaged:
+            self._damaged[page.number] = page
+            return False
+        return True
+
+    def replace(self, page: Page, data: bytes) -> None:
+        if len(data) != page.length or hashlib.sha256(data).hexdigest() != page.sha256:
+            raise ValueError(f"these are not the bytes of page {page.number}")
+        temporary = self._folder / PAGES / f"{page.number}.repair"
+        with _disk_errors(self._folder):
+            with suppress(FileNotFoundError):
+                self._files.remove(temporary)
+            file = self._files.open_append(temporary)
+            try:
+                file.append(data)
+                file.sync()
+            finally:
+                file.close()
+            self._files.rename(temporary, self._path(page.number))
+            self._files.sync_folder(self._folder / PAGES)
+        self._damaged.pop(page.number, None)
+        if not page.sealed:
+            self._open_file(page, data)
+
+    def close(self) -> None:
+        super().close()
+        self._release()
+
+    @staticmethod
+    def _adopt_settings(log: Catalogue, folder: Path, settings: FeedSettings) -> None:
+        kept = log.settings()
+        if kept is None:
+            log.keep_settings(settings)
+            return
+        differing = [
+            f"{field.name} was {getattr(kept, field.name)!r} and is now {getattr(settings, field.name)!r}"
+            for field in fields(FeedSettings)
+            if getattr(kept, field.name) != getattr(settings, field.name)
+        ]
+        if differing:
+            raise StoreMismatch(
+                f"{folder} holds a feed with other settings: {'; '.join(differing)}. Pages never change:"
+                " use the old settings, or another --data folder, which fills from the event log"
+            )
+
+    def _recover(self, log: Catalogue) -> None:
+        page, position, quarantined = log.head()
+        self._head = Head(page, b"", position, quarantined)
+        sizes = self._files.sizes(self._folder / PAGES)
+        last = -1 if page is None else page.number
+        for name in sizes:
+            if not name.isdigit() or int(name) > last:
+                self._files.remove(self._folder / PAGES / name)
+        for number, length in log.sealed_pages():
+            if sizes.get(str(number)) != length:
+                damaged = log.page(number)
+                assert damaged is not None
+                self._damaged[number] = damaged
+        if page is not None and not page.sealed:
+            try:
+                data = self._read_checked(page)
+            except PageDamaged:
+                self._damaged[page.number] = page
+            else:
+                if sizes[str(page.number)] > page.length:
+                    self._files.truncate(self._path(page.number), page.length)
+                self._open_file(page, data)
+
+    def _open_file(self, page: Page, data: bytes) -> None:
+        self._file = self._files.open_append(self._path(page.number))
+        self._head = Head(page, data, self._head.position, self._head.quarantined)
+
+    def _write_pages(self, writes: tuple[PageWrite, ...]) -> None:
+        started = False
+        for write in writes:
+            if self._file is None:
+                self._file = self._files.open_append(self._path(write.page.number))
+                started = True
+            self._file.append(write.data)
+            if write.page.sealed:
+                self._file.sync()
+                self._file.close()
+                self._file = None
+        if self._file is not None and writes:
+            self._file.sync()
+        if started:
+            self._files.sync_folder(self._folder / PAGES)
+
+    def _advance(self, batch: Batch) -> None:
+        page, data = self._head.page, self._head.data
+        for write in batch.writes:
+            if page is None or page.number != write.page.number:
+                data = b""
+            page, data = write.page, data + write.data
+        self._head = Head(
+            page,
+            data,
+            batch.position or self._head.position,
+            self._head.quarantined + len(batch.quarantined),
+        )
+
+    def _release(self) -> None:
+        self._let_go()
+        self._lock.release()
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """What the disk refuses, as StoreFailed with a text that says what to do."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise StoreFailed(
+            f"cannot write to {folder}: {error}. Nothing of it was acknowledged; make room or mend the disk,"
+            " and the gateway goes on by itself"
+        ) from error

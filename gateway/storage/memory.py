@@ -1,0 +1,103 @@
+"""The in-memory twin of the file store: the same contract, no disk; for tests and for trying things out."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from itertools import islice
+
+from gateway.core.errors import PageDamaged
+from gateway.core.pages import Batch, FeedSettings, Gap, Page, Quarantined
+
+from .contract import Head
+
+
+class MemoryFeed:
+    """A feed in memory; see FeedWriter for the contract."""
+
+    def __init__(self, settings: FeedSettings) -> None:
+        self._settings = settings
+        self._head = Head()
+        self._pages: list[Page] = []
+        self._data: dict[int, bytes] = {}
+        self._gaps: list[Gap] = []
+        self._quarantine: list[Quarantined] = []
+        self._damaged: dict[int, Page] = {}
+
+    @property
+    def settings(self) -> FeedSettings:
+        return self._settings
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    def page(self, number: int) -> Page | None:
+        return self._pages[number] if 0 <= number < len(self._pages) else None
+
+    def page_of(self, ordinal: int) -> Page | None:
+        if not 0 <= ordinal < self._head.next_ordinal:
+            return None
+        index = bisect_right(self._pages, ordinal, key=lambda page: page.first_ordinal)
+        return self._pages[index - 1]
+
+    def page_since(self, time_ms: int) -> Page | None:
+        index = bisect_left(self._pages, time_ms, key=lambda page: page.modified_ms_max or -1)
+        return self.page(index)
+
+    def read(self, page: Page) -> bytes:
+        assert page.sealed, "an open page is read from the head"
+        return self._read_checked(page)
+
+    def gaps(self) -> list[Gap]:
+        return list(self._gaps)
+
+    def quarantine(self, after: int = 0, limit: int = 100) -> list[tuple[int, Quarantined]]:
+        return list(islice(enumerate(self._quarantine[after:], after + 1), limit))
+
+    def append(self, batch: Batch) -> None:
+        for write in batch.writes:
+            page = write.page
+            if page.number == len(self._pages):
+                self._pages.append(page)
+                self._data[page.number] = b""
+            self._pages[page.number] = page
+            self._data[page.number] += write.data
+        self._gaps.extend(batch.gaps)
+        self._quarantine.extend(batch.quarantined)
+        last = self._pages[-1] if self._pages else None
+        self._head = Head(
+            last,
+            b"" if last is None else self._data[last.number],
+            batch.position or self._head.position,
+            len(self._quarantine),
+        )
+
+    def recover(self) -> None:
+        """Nothing can have failed."""
+
+    def damaged_pages(self) -> list[Page]:
+        return [self._damaged[number] for number in sorted(self._damaged)]
+
+    def verify(self, page: Page) -> bool:
+        try:
+            self._read_checked(page)
+        except PageDamaged:
+            self._damaged[page.number] = page
+            return False
+        return True
+
+    def replace(self, page: Page, data: bytes) -> None:
+        if hashlib.sha256(data).hexdigest() != page.sha256:
+            raise ValueError(f"these are not the bytes of page {page.number}")
+        self._data[page.number] = data
+        self._damaged.pop(page.number, None)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _read_checked(self, page: Page) -> bytes:
+        data = self._data[page.number]
+        if hashlib.sha256(data).hexdigest() != page.sha256:
+            raise PageDamaged(page.number, "memory", "its SHA-256 is not the one recorded")
+        return data

@@ -1,0 +1,5 @@
+def ingest(folder):
+    yield
+
+
+put = ingest

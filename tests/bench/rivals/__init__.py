@@ -1,0 +1,1 @@
+"""What we compare with: the barest programs that do the same work."""

@@ -1,0 +1,5 @@
+def scale(folder):
+    yield
+
+
+put = scale
