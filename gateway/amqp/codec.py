@@ -395,13 +395,13 @@ def _encode(value: Any, depth: int) -> bytes:
         raise EncodeError(f"a {type(value).__name__} cannot be encoded: {error}") from None
 
 
-def _sized(short: int, long: int, payload: bytes) -> bytes:
+def sized(short: int, long: int, payload: bytes) -> bytes:
     if len(payload) < 256:
         return b"%c%c%b" % (short, len(payload), payload)
     return struct.pack(">BI", long, len(payload)) + payload
 
 
-def _counted(short: int, long: int, count: int, payload: bytes) -> bytes:
+def counted(short: int, long: int, count: int, payload: bytes) -> bytes:
     if len(payload) < 255 and count < 256:
         return b"%c%c%c%b" % (short, len(payload) + 1, count, payload)
     return struct.pack(">BII", long, len(payload) + 4, count) + payload
@@ -424,12 +424,12 @@ def _list(value: list[Any], depth: int) -> bytes:
     if not value:
         return b"\x45"
     payload = b"".join([_encode(element, depth + 1) for element in value])
-    return _counted(0xC0, 0xD0, len(value), payload)
+    return counted(0xC0, 0xD0, len(value), payload)
 
 
 def _map(value: dict[Any, Any], depth: int) -> bytes:
     payload = b"".join([_encode(part, depth + 1) for pair in value.items() for part in pair])
-    return _counted(0xC1, 0xD1, 2 * len(value), payload)
+    return counted(0xC1, 0xD1, 2 * len(value), payload)
 
 
 def _encode_described(value: Described, depth: int) -> bytes:
@@ -456,9 +456,9 @@ _ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
     UByte: lambda value, depth: struct.pack(">BB", 0x50, value),
     int: _long,
     float: lambda value, depth: struct.pack(">Bd", 0x82, value),
-    Symbol: lambda value, depth: _sized(0xA3, 0xB3, value.encode("ascii")),
-    str: lambda value, depth: _sized(0xA1, 0xB1, value.encode()),
-    bytes: lambda value, depth: _sized(0xA0, 0xB0, value),
+    Symbol: lambda value, depth: sized(0xA3, 0xB3, value.encode("ascii")),
+    str: lambda value, depth: sized(0xA1, 0xB1, value.encode()),
+    bytes: lambda value, depth: sized(0xA0, 0xB0, value),
     UUID: lambda value, depth: b"\x98" + value.bytes,
     Described: _encode_described,
     Decimal: _encode_decimal,

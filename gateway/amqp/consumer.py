@@ -44,6 +44,7 @@ class Consumer(LinkOwner):
         self._partition = partition
         self._receiver = receiver
         self._taken = 0
+        self._waiting = False
         self._partial = bytearray()
         session = client.connection.session(incoming_bytes_max=WINDOW_BYTES_MAX)
         self._link = client.connection.receiver(session, f"{log}-{partition}")
@@ -62,7 +63,8 @@ class Consumer(LinkOwner):
 
     def proceed(self) -> None:
         """Take what waited, and write out settlements and credit."""
-        self._take_all()
+        if self._waiting:
+            self._take_waiting()
         self._client.connection.flush()
 
     def stop(self) -> None:
@@ -74,7 +76,10 @@ class Consumer(LinkOwner):
     # LinkOwner
 
     def on_delivery(self, link: AmqpLink, delivery: AmqpDelivery) -> None:
-        self._take_all()
+        # Behind messages that wait, a new one waits too; `proceed` takes them in order.
+        self._waiting = self._waiting or self._receiver.full()
+        if not self._waiting and self._take(delivery):
+            self._replenish()
 
     def on_batch(self) -> None:
         self._receiver.received_all()
@@ -83,26 +88,37 @@ class Consumer(LinkOwner):
         if not self.ended.done():
             self.ended.set_result(reason)
 
-    def _take_all(self) -> None:
-        link, receiver = self._link, self._receiver
-        while link.alive and not receiver.full():
+    def _take_waiting(self) -> None:
+        link = self._link
+        self._waiting = False
+        while link.alive and not self._waiting:
+            if self._receiver.full():
+                self._waiting = True
+                break
             delivery = link.current()
-            if delivery is None:
+            if delivery is None or not self._take(delivery):
                 break
-            if delivery.aborted:
-                self._partial.clear()
-                delivery.settle()
-            elif delivery.partial:
-                # A message may be larger than the window, which opens only by what is read.
-                self._gather(delivery)
-                break
-            elif delivery.readable:
-                receiver.receive(self._whole(delivery), delivery)
-            else:
-                break
-            self._taken += 1
-        if link.alive and self._taken >= CREDIT_WINDOW // 2:
-            link.flow(self._taken)
+            self._replenish()
+
+    def _take(self, delivery: AmqpDelivery) -> bool:
+        """Take the message that the link is at, or what there is of it; tells whether it was whole."""
+        if delivery.aborted:
+            self._partial.clear()
+            delivery.settle()
+        elif delivery.partial:
+            # A message may be larger than the window, which opens only by what is read.
+            self._gather(delivery)
+            return False
+        elif delivery.readable:
+            self._receiver.receive(self._whole(delivery), delivery)
+        else:
+            return False
+        return True
+
+    def _replenish(self) -> None:
+        self._taken += 1
+        if self._taken >= CREDIT_WINDOW // 2 and self._link.alive:
+            self._link.flow(self._taken)
             self._taken = 0
 
     def _gather(self, delivery: AmqpDelivery) -> None:

@@ -398,6 +398,8 @@ class AmqpConnection(asyncio.Protocol):
         """Whether the peer has opened the connection."""
         self.owner: Any = None
         """For the handler."""
+        self.peer = "unknown"
+        """The peer's address, for logs."""
         self._socket: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._links: dict[Any, AmqpLink] = {}
@@ -458,12 +460,6 @@ class AmqpConnection(asyncio.Protocol):
         return offered if isinstance(offered, list) else [] if offered is None else [offered]
 
     @property
-    def peer(self) -> str:
-        """The peer's address, for logs."""
-        name = self._socket.get_extra_info("peername") if self._socket else None
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unknown"
-
-    @property
     def links(self) -> list[AmqpLink]:
         """The links that are alive."""
         return list(self._links.values())
@@ -508,13 +504,16 @@ class AmqpConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut the connection without a word; `on_disconnected` follows."""
         self._closing = True
-        if self._socket is not None:
+        if self._socket is not None and not self._lost:
             self._socket.abort()
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.peer = f"{name[0]}:{name[1]}"
         if self._closing:
             self._socket.abort()
             return
@@ -530,12 +529,12 @@ class AmqpConnection(asyncio.Protocol):
         while at < size and not self._lost:
             room = pn.pn_transport_capacity(engine)
             if room <= 0:
-                break  # the peer has closed, or was cut off for an error
+                break  # the peer has closed, or was cut off for an error, or sends what never ends
             end = min(at + room, size)
             pn.pn_transport_push(engine, view[at:end])
             at = end
             self._dispatch()
-        if pn.pn_transport_capacity(engine) < 0:
+        if at < size or pn.pn_transport_capacity(engine) < 0:
             self._input_ended()
         self._guard(self.handler.on_batch, self)
         self._process()

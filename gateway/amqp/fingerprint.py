@@ -10,7 +10,7 @@ from .sections import AMQP_VALUE, PROPERTIES, section_spans
 
 
 def fingerprint(data: bytes) -> str:
-    """SHA-256 in hex of the bare message in `data` (AMQP 1.0 part 3, 3.2), or of all of it if it is malformed."""
+    """SHA-256 in hex of the bare message in `data` (AMQP 1.0 part 3, 3.2), or of all if it is malformed."""
     try:
         bare = [span for span in section_spans(data) if PROPERTIES <= span.code <= AMQP_VALUE]
     except DecodeError:

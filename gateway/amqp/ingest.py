@@ -289,7 +289,8 @@ class Ingest:
                 await asyncio.to_thread(self._store.append, batch)
                 self._position = batch.position
                 self._changed()
-                self._report(reports)
+                for message_id, outcome in reports:
+                    self._visibility.resolve(message_id, outcome)
                 for delivery in deliveries:
                     delivery.settle(Outcome.ACCEPTED)
                 if self._consumer is not None:
@@ -305,13 +306,6 @@ class Ingest:
         offset, data = self._last
         position = LogPosition(offset, fingerprint(data), self._gap_before)
         return Batch(writes, gaps, tuple(self._quarantined), position)
-
-    def _report(self, reports: list[_Report]) -> None:
-        for message_id, outcome in reports:
-            if isinstance(outcome, ContentID):
-                self._visibility.visible(message_id, outcome)
-            else:
-                self._visibility.failed(message_id, outcome)
 
     def _fail(self, error: GatewayError) -> None:
         if not self._failed.done():

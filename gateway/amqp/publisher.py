@@ -12,12 +12,13 @@ from itertools import count
 from gateway.core.errors import LogUnavailable, OutcomeUnknown
 from gateway.core.event import Event
 from gateway.core.identity import ContentID
-from gateway.core.mapping import native_message
 
 from .client import Backoff, Broker
-from .sections import encode_message
-from .sender import Answer, LogSender
+from .native import encode_native
+from .sender import LogSender
 from .visibility import Visibility
+
+EXPIRY_S = 0.25
 
 _log = logging.getLogger("wes.publish")
 
@@ -45,6 +46,7 @@ class LogPublisher:
         self._pending_max = pending_max
         self._obstacle = obstacle
         self._trouble = "not connected yet"
+        self._loop = asyncio.get_running_loop()
         # Ids of different processes, and of one process after a restart, must never meet.
         self._prefix = secrets.token_hex(8)
         self._numbers = count()
@@ -57,6 +59,7 @@ class LogPublisher:
     async def run(self) -> None:
         """Connect, and connect again, until cancelled; then close."""
         backoff = Backoff()
+        expiring = asyncio.create_task(self._expire())
         try:
             while True:
                 try:
@@ -70,6 +73,7 @@ class LogPublisher:
                     _log.warning("log_disconnected", extra={"log": self._log, "reason": self._trouble})
                 await asyncio.sleep(backoff.next_s())
         finally:
+            expiring.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2):
                     await self._sender.close()
@@ -82,35 +86,29 @@ class LogPublisher:
         if len(self._visibility) >= self._pending_max:
             raise LogUnavailable("nothing was published: too many events wait for the log")
         message_id = f"{self._prefix}-{next(self._numbers)}"
-        message = native_message(event, message_id=message_id, group_key=event.target)
-        data = encode_message(message)
+        data = encode_native(event, message_id)
         if not wait:
-            async with self._limit():
-                await self._sender.send_now(data)
+            await self._accepted(data)
             return None
-        visible = self._visibility.expect(message_id)
-        answer = self._sender.send_now(data)
-        # An unknown outcome may still turn out well: if the log has the event, it will become visible.
-        answer.add_done_callback(lambda done: self._answered(message_id, done))
+        deadline = self._loop.time() + self._wait_max_s
+        publication = self._visibility.expect(message_id, deadline=deadline)
+        self._sender.send_now(data, publication)
         try:
-            async with self._limit():
-                return await visible
-        except TimeoutError:
-            if answer.done() and answer.exception() is None:
-                return None
-            raise OutcomeUnknown(
-                f"the log did not say within {self._wait_max_s:g} s whether it has the event;"
-                " look into the feed before you send it again"
-            ) from None
+            return await publication.visible
         finally:
             self._visibility.forget(message_id)
 
-    def _limit(self) -> asyncio.Timeout:
-        return asyncio.timeout(self._wait_max_s)
+    async def _accepted(self, data: bytes) -> None:
+        answer: asyncio.Future[None] = self._loop.create_future()
+        self._sender.send_now(data, answer)
+        try:
+            async with asyncio.timeout(self._wait_max_s):
+                await answer
+        except TimeoutError:
+            raise OutcomeUnknown("the log did not say in time whether it has the event") from None
 
-    def _answered(self, message_id: str, answer: Answer) -> None:
-        error = answer.exception()
-        if isinstance(error, LogUnavailable):
-            self._visibility.failed(message_id, LogUnavailable(f"nothing was published: {error}"))
-        elif error is not None and not isinstance(error, OutcomeUnknown):
-            self._visibility.failed(message_id, error)  # type: ignore[arg-type]
+    async def _expire(self) -> None:
+        """One look at the clock for all who wait costs less than a timer for each."""
+        while True:
+            await asyncio.sleep(EXPIRY_S)
+            self._visibility.expire(self._loop.time())

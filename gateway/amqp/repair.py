@@ -65,7 +65,10 @@ class _Rebuild:
 
 
 async def repair_page(broker: Broker, store: FeedWriter, page: Page, mapping: Mapping) -> None:
-    """Fetch the events of a damaged page and put its bytes back; raises LogUnavailable, PageDamaged, StoreFailed."""
+    """Fetch the events of a damaged page and put its bytes back.
+
+    Raises LogUnavailable, PageDamaged if the log no longer holds them, StoreFailed.
+    """
     name = store.settings.name
     rebuild = _Rebuild(store, page, mapping)
     client = await Client.connect(broker, f"wes-repair-{name.log}-{name.partition}")
@@ -90,7 +93,7 @@ async def repair_page(broker: Broker, store: FeedWriter, page: Page, mapping: Ma
 
 
 async def keep_pages_whole(broker: Broker, store: FeedWriter, mapping: Mapping) -> None:
-    """Check every sealed page once, slowly, and repair what is damaged for as long as anything is; until cancelled."""
+    """Check every sealed page once, slowly, and repair what is damaged; goes on until cancelled."""
     name = store.settings.name
     number = 0
     while True:

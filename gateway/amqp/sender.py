@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import count
+from typing import Protocol
 
 from gateway.core.errors import GatewayError, LogUnavailable, MessageRefused, OutcomeUnknown
 
@@ -17,9 +18,18 @@ from .dialects import event_streams
 from .driver import AmqpDelivery, AmqpLink, Outcome
 
 UNANSWERED_MAX = 1_000
+GATHER_S = 0.001
 QUEUED_BYTES_MAX = 32 * 1024 * 1024
 
-Answer = asyncio.Future[None]
+
+class Answer(Protocol):
+    """Who waits for the outcome of a message; a future is one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: None, /) -> None: ...
+
+    def set_exception(self, error: GatewayError, /) -> None: ...
 
 
 class LogSender(LinkOwner):
@@ -33,6 +43,7 @@ class LogSender(LinkOwner):
         self._broker = parse_broker(url) if isinstance(url, str) else url
         self._address = address
         self._partition = partition
+        self._loop = asyncio.get_running_loop()
         self._client: Client | None = None
         self._link: AmqpLink | None = None
         self._tags = count()
@@ -51,7 +62,7 @@ class LogSender(LinkOwner):
 
     async def connect(self) -> None:
         """Connect and attach; raises LogUnavailable. May be called again after the link has ended."""
-        self.ended = asyncio.get_running_loop().create_future()
+        self.ended = self._loop.create_future()
         client = await Client.connect(self._broker, "wes-sender")
         try:
             link = client.connection.sender(client.connection.session(), f"to-{self._address}")
@@ -65,7 +76,7 @@ class LogSender(LinkOwner):
             raise
         self._client, self._link = client, link
 
-    async def send(self, data: bytes) -> Answer:
+    async def send(self, data: bytes) -> asyncio.Future[None]:
         """Send an encoded message once there is room; the future resolves when the log has it.
 
         The future raises MessageRefused if the log refused it, OutcomeUnknown if the connection ended before
@@ -73,22 +84,25 @@ class LogSender(LinkOwner):
         """
         while not self._room.is_set():
             await self._room.wait()
-        return self.send_now(data)
+        answer: asyncio.Future[None] = self._loop.create_future()
+        # An answer that nobody waits for any more is no news.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.send_now(data, answer)
+        return answer
 
-    def send_now(self, data: bytes) -> Answer:
-        """`send` without waiting for room."""
-        answer: Answer = asyncio.get_running_loop().create_future()
+    def send_now(self, data: bytes, answer: Answer) -> None:
+        """`send` without waiting for room, with the outcome to `answer`."""
         if not self.connected:
             answer.set_exception(LogUnavailable(f"not connected to {self._broker}"))
-            return answer
+            return
         self._queue.append((data, answer))
         self._queued_bytes += len(data)
         self._set_room()
         if not self._flushing:
-            # All that is sent in one turn of the event loop leaves in one write.
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._send_queued)
-        return answer
+            # As in Nagle's algorithm: what is sent while answers are awaited gathers for a moment and leaves in
+            # one write, so that the log can commit it together; a lone message does not wait.
+            self._loop.call_later(GATHER_S if self._answers else 0, self._send_queued)
 
     async def close(self) -> None:
         """Close in good order; what was not answered has an unknown outcome."""
@@ -170,5 +184,3 @@ class LogSender(LinkOwner):
 def _fail(answer: Answer, error: GatewayError) -> None:
     if not answer.done():
         answer.set_exception(error)
-        # An answer that nobody waits for any more is no news.
-        answer.exception()

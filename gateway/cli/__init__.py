@@ -12,7 +12,7 @@ from importlib import import_module
 from gateway import __version__
 from gateway.core.errors import GatewayError, InvalidSetting
 
-COMMANDS = ("serve", "log", "publish", "quarantine")
+COMMANDS = ("serve", "log", "publish", "check", "quarantine")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -147,4 +147,4 @@ def _positive(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"wes check: {text}", file=sys.stderr)  # noqa: T201 - for people, on standard error
+    print(f"wes check: {text}", file=sys.stderr)

@@ -56,7 +56,7 @@ class Progress:
     def write(self, line: str) -> None:
         """Print a result line on standard output without tearing the bar."""
         if self._bar is None:
-            print(line, flush=True)  # noqa: T201 - the output of the command
+            print(line, flush=True)
         else:
             self._bar.write(line, file=sys.stdout)
 

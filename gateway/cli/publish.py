@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from gateway.core.errors import GatewayError, InvalidEvent
@@ -26,6 +27,18 @@ PARALLEL = 16
 PARALLEL_MAX = 256
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes files behind options, too: argparse by itself wants all of them right behind the URL."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        parsed, rest = super().parse_known_args(args, namespace)
+        files = [word for word in rest if word == STANDARD_INPUT or not word.startswith("-")]
+        parsed.files = [*parsed.files, *files]
+        return parsed, [word for word in rest if word not in files]
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser of `wes`."""
     parser = subparsers.add_parser(
@@ -34,6 +47,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Publishes one event for each line of the files: a JSON object with method, target, "
         "content_type and body, body_text or body_base64, or a CloudEvent in JSON format.",
     )
+    # The class of a command's parser is otherwise that of the whole command line's.
+    parser.__class__ = _Parser
     parser.add_argument("url", metavar="URL", help="http(s)://… of a gateway or amqp(s)://… of a log node")
     parser.add_argument("files", metavar="FILE", nargs="*", help="also .gz; - is standard input")
     parser.add_argument(
@@ -141,9 +156,9 @@ def _report(args: argparse.Namespace, ledger: Ledger, progress: Progress, troubl
         if (first := ledger.first_failure()) is not None:
             line, error = first
             result |= {"file": line.file, "line": line.number, "outcome": error.outcome.name.lower()}
-        print(json.dumps(result))  # noqa: T201 - the output of the command
+        print(json.dumps(result))
     else:
-        print(  # noqa: T201 - the output of the command
+        print(
             f"published {count:,} events to {without_password(args.url)} in {seconds:.1f} s, "
             f"{rate:,.0f} a second"
         )
@@ -162,4 +177,4 @@ def _usage(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"wes publish: {text}", file=sys.stderr)  # noqa: T201 - for people, on standard error
+    print(f"wes publish: {text}", file=sys.stderr)

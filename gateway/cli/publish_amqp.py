@@ -6,7 +6,7 @@ import asyncio
 import secrets
 
 from gateway.amqp.sections import encode_message
-from gateway.amqp.sender import Answer, LogSender
+from gateway.amqp.sender import LogSender
 from gateway.core.errors import GatewayError, LogUnavailable, MessageRefused, OutcomeUnknown
 from gateway.core.event import Event
 from gateway.core.mapping import native_message
@@ -26,7 +26,7 @@ class AmqpSender:
         self._log = log
         # The ids of two runs must not meet.
         self._run = secrets.token_hex(8)
-        self._answers: asyncio.Queue[tuple[int, Answer] | None] = asyncio.Queue()
+        self._answers: asyncio.Queue[tuple[int, asyncio.Future[None]] | None] = asyncio.Queue()
         self._reader: asyncio.Task[None] | None = None
         self._sender: LogSender | None = None
 

@@ -51,8 +51,8 @@ class PageDamaged(GatewayError):
 
     def __init__(self, page: int, path: str, what: str) -> None:
         super().__init__(
-            f"page {page} in {path} is damaged: {what}. It is not served; the gateway writes it again from the"
-            " event log, if the log still holds its events"
+            f"page {page} in {path} is damaged: {what}. It is not served; the gateway writes it again"
+            " from the event log, if the log still holds its events"
         )
         self.page = page
 

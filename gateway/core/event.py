@@ -7,8 +7,9 @@ before it is rendered, so no later module asks again whether a value may stand i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import quote
 
 from .errors import InvalidEvent
@@ -43,8 +44,7 @@ class Method(StrEnum):
 METHODS = {method.value: method for method in Method}
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """An event about a target, ready to be rendered.
 
     `target` is an ASCII path with an optional query. `modified_ms` is the time at which the log added
@@ -99,6 +99,7 @@ def parse_target(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=256)
 def parse_media_type(text: str) -> str:
     """`text` if it is a media type (RFC 9110, 8.3.1); raises InvalidEvent otherwise."""
     if len(text) > HEADER_VALUE_BYTES_MAX or _MEDIA_TYPE.fullmatch(text) is None:

@@ -12,7 +12,7 @@ import asyncio
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from .front import documents_first
+from .front import front
 from .live import SITE, Site
 from .problems import MEDIA_TYPE, problem_body
 from .settings import SETTINGS, HttpSettings
@@ -71,7 +71,7 @@ class LimitedServer(web.Server):
 
     def __init__(self, server: web.Server, site: Site, settings: HttpSettings) -> None:
         super().__init__(
-            documents_first(site, server.request_handler),
+            front(site, settings, server.request_handler),
             request_factory=server.request_factory,
             loop=server._loop,
             **server._kwargs,

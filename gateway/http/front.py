@@ -1,7 +1,7 @@
-"""The short way: a document that is in memory is answered before any routing.
+"""The short way: requests whose path and method alone tell what to do are answered before any routing.
 
-Most requests that a gateway ever gets are for archive documents and for unchanged subscription documents. For
-them, finding the route costs as much as the rest of the answer, and the path alone tells the document.
+That is a document in memory, which most reads are for, and every publication, whose path is any that is not
+reserved. For them, finding a route would cost as much as the rest of the answer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.core.event import METHODS
+
 from .documents import respond
 from .live import Site
+from .problems import problems
+from .publish import publisher
+from .settings import HttpSettings
 
 # What makes an answer more than the document as it is; the route decides then.
 _ELABORATE = ("Prefer", "A-IM")
@@ -20,17 +25,21 @@ _ELABORATE = ("Prefer", "A-IM")
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
 
-def documents_first(site: Site, handler: Handler) -> Handler:
-    """A handler that answers for documents in memory, and leaves all else to `handler`."""
+def front(site: Site, settings: HttpSettings, routed: Handler) -> Handler:
+    """A handler that answers for documents in memory and for publications; `routed` gets all else."""
+    publish = publisher(site, settings)
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "GET" or request.method == "HEAD":
+    async def handle(request: web.Request) -> web.StreamResponse:
+        method = request.method
+        if method == "GET" or method == "HEAD":
             path = request.raw_path
             document = site.archive_at(path)
             if document is None and not any(name in request.headers for name in _ELABORATE):
                 document = site.subscription_at(path)
             if document is not None:
                 return respond(request, document)
-        return await handler(request)
+        elif method in METHODS:
+            return await problems(request, publish)
+        return await routed(request)
 
     return handle

@@ -18,8 +18,6 @@ from gateway.core.errors import (
     PageDamaged,
 )
 
-from .settings import SETTINGS
-
 MEDIA_TYPE = "application/problem+json"
 
 _log = logging.getLogger("wes.http")
@@ -52,9 +50,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turn what handlers raise into problem documents."""
     try:
         return await handler(request)
-    except web.HTTPRequestEntityTooLarge:
-        bytes_max = request.app[SETTINGS].body_bytes_max
-        return problem(413, f"the body has more than {bytes_max} bytes, the most allowed here")
+    except web.HTTPRequestEntityTooLarge as error:
+        return problem(413, error.text or error.reason)
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return problem(405, f"{error.method} is not allowed here: use {allowed}", Allow=allowed)

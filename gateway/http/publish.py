@@ -7,62 +7,65 @@ own write; `Prefer: respond-async` does not wait (RFC 7240, 4.1).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from gateway.core.errors import InvalidEvent
-from gateway.core.event import METHODS, Event, Method, header_text, parse_media_type, parse_target
+from gateway.core.event import Event, Method, header_text, parse_media_type, parse_target
 from gateway.core.identity import ContentID
 from gateway.core.links import RESERVED, FeedLinks
 from gateway.core.negotiation import preferences
 
 from .documents import NO_STORE
-from .live import SITE, LiveLog
+from .live import LiveLog, Site
 from .problems import not_found, problem
-from .settings import SETTINGS
+from .settings import HttpSettings
 
 # What aiohttp undoes before the body is seen.
 _CODINGS = frozenset({"", "identity", "gzip", "deflate"})
 
 
-def add_routes(app: web.Application) -> None:
-    for method in METHODS:
-        app.router.add_route(method, "/{target:.*}", publish)
-    app.router.add_get("/{target:.*}", target)
+def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A handler that publishes one event about the path of its request."""
+
+    async def publish(request: web.Request) -> web.Response:
+        path = _raw_path(request)
+        if path.partition("?")[0].split("/", 2)[1] in RESERVED:
+            return problem(405, f"{path} is not an event target: GET it", Allow="GET, HEAD")
+        target = parse_target(path)
+        log = site.log_of(target)
+        if log is None:
+            return not_found(f"no log takes events about {target}")
+        headers = request.headers
+        if headers.get("Content-Encoding", "").strip().lower() not in _CODINGS:
+            return problem(415, "the Content-Encoding is not known here", Accept_Encoding="gzip, deflate")
+        body = await _body(request, settings.body_time_max_s)
+        if body is None:
+            response = problem(408, "the body did not arrive in time")
+            response.force_close()
+            return response
+        event = _event(request, target, body, log)
+        wait = "Prefer" not in headers or "respond-async" not in preferences(headers.getall("Prefer"))
+        identity = await log.publisher.publish(event, wait=wait)
+        return _accepted(event, asked=not wait) if identity is None else _published(event, identity)
+
+    return publish
 
 
-async def target(request: web.Request) -> web.StreamResponse:
-    """A path that nothing is known about."""
-    return not_found(f"there is nothing at {request.path}; the service document is at /")
-
-
-async def publish(request: web.Request) -> web.StreamResponse:
-    """Publish one event about the path of the request."""
-    path = _raw_path(request)
-    if path.partition("?")[0].split("/")[1] in RESERVED:
-        return problem(405, f"{path} is not an event target: GET it", Allow="GET, HEAD")
-    event_target = parse_target(path)
-    log = request.app[SITE].log_of(event_target)
-    if log is None:
-        return not_found(f"no log takes events about {event_target}")
-    if request.headers.get("Content-Encoding", "").strip().lower() not in _CODINGS:
-        return problem(415, "the Content-Encoding is not known here", Accept_Encoding="gzip, deflate")
+async def _body(request: web.Request, time_max_s: float) -> bytes | None:
+    """The body, or None if it did not arrive in time."""
+    # A small body comes with its headers, and needs no timer.
+    if request.content.is_eof():
+        return await request.read()
     try:
-        async with asyncio.timeout(request.app[SETTINGS].body_time_max_s):
-            body = await request.read()
+        async with asyncio.timeout(time_max_s):
+            return await request.read()
     except TimeoutError:
-        response = problem(408, "the body did not arrive in time")
-        response.force_close()
-        return response
-    event = _event(request, event_target, body, log)
-    wait = "respond-async" not in preferences(request.headers.getall("Prefer", []))
-    identity = await log.publisher.publish(event, wait=wait)
-    if identity is None:
-        return _accepted(event, asked=not wait)
-    return _published(event, identity)
+        return None
 
 
-def _event(request: web.Request, event_target: str, body: bytes, log: LiveLog) -> Event:
+def _event(request: web.Request, target: str, body: bytes, log: LiveLog) -> Event:
     method = Method(request.method)
     content_type = request.headers.get("Content-Type")
     if method is Method.DELETE:
@@ -74,21 +77,22 @@ def _event(request: web.Request, event_target: str, body: bytes, log: LiveLog) -
     extras = tuple(
         (name, header_text(request.headers[name])) for name in log.extra_headers if name in request.headers
     )
-    return Event(method, event_target, content_type, body, extra_headers=extras)
+    return Event(method, target, content_type, body, extra_headers=extras)
 
 
 def _published(event: Event, identity: ContentID) -> web.Response:
     """The headers of the event's own entry, so that the answer names what was published."""
-    links = FeedLinks(identity.log, identity.partition)
-    entry = links.entry(identity.ordinal)
-    response = web.Response(status=201 if event.method in (Method.PUT, Method.POST) else 204)
-    response.headers["Content-ID"] = str(identity)
-    response.headers["Link"] = f'<{event.target}>; rel="about", <{entry}>; rel="self"'
-    response.headers["Event-Type"] = f"http-equiv={event.method.value}"
-    response.headers["Cache-Control"] = NO_STORE
-    if response.status == 201:
-        response.headers["Location"] = entry
-    return response
+    entry = FeedLinks(identity.log, identity.partition).entry(identity.ordinal)
+    headers = {
+        "Content-ID": str(identity),
+        "Link": f'<{event.target}>; rel="about", <{entry}>; rel="self"',
+        "Event-Type": f"http-equiv={event.method.value}",
+        "Cache-Control": NO_STORE,
+    }
+    if event.method in (Method.PATCH, Method.DELETE):
+        return web.Response(status=204, headers=headers)
+    headers["Location"] = entry
+    return web.Response(status=201, headers=headers)
 
 
 def _accepted(event: Event, *, asked: bool) -> web.Response:

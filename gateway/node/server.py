@@ -93,14 +93,14 @@ class Node:
 
     async def stop(self) -> None:
         """Stop without loss: what was taken in is committed and settled before links are closed."""
-        if self._server is None or self._handler is None:
+        server, self._server = self._server, None
+        if server is None or self._handler is None:
             return
-        self._server.close()
+        server.close()
         self._handler.refuse()
         for log in self._logs.values():
             await log.store.drained()
         await self._handler.stop()
-        self._server = None
         await self._close_logs()
         logger.info("node_stopped", extra={"logs": sorted(self._wanted_names())})
 

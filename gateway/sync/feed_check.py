@@ -33,7 +33,7 @@ class CheckSettings:
     """
 
     parallel: int = 16
-    sample: int | None = 20_000
+    sample: int | None = 50_000
     content_ids_max: int = 20_000_000
     documents_max: int = 1_000_000
     documents_new_max: int = 10_000
@@ -114,16 +114,19 @@ class FeedCheck:
         self,
         reading: Reading,
         *,
-        known_entries: int = 0,
+        known: set[bytes] | None = None,
         told: frozenset[tuple[Rule, str]] = frozenset(),
     ) -> None:
-        """Take a document into the feed, less what was known and told of it before."""
+        """Take a document into the feed, less what was told of it before, and each `known` entry once."""
         for breach in reading.breaches:
             if (breach.rule, breach.detail) not in told:
                 self._report(breach)
         summary = self.summary
         self._families |= reading.document.families
-        for entry in reading.entries[known_entries:]:
+        for entry in reading.entries:
+            if known and entry.key in known:
+                known.discard(entry.key)
+                continue
             summary.events += 1
             summary.entry_links += entry.link is not None
             if entry.content_id is None:
@@ -196,11 +199,9 @@ class FeedCheck:
             )
         self._second.compare_states(first.document, latest.document)
         told = frozenset((breach.rule, breach.detail) for breach in first.breaches)
-        known_entries = seen.entries
+        known = set(seen.key_list())
         for reading in (*new, latest):
-            here = min(known_entries, len(reading.entries))
-            self._accept(reading, known_entries=here, told=told)
-            known_entries -= here
+            self._accept(reading, known=known, told=told)
         return latest, [reading.document for reading in new]
 
     async def _judge_next(self, chain: list[FeedDocument], current: str) -> None:

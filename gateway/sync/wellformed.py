@@ -57,7 +57,7 @@ def split_document(boundary: str, document: bytes) -> tuple[list[Part], list[str
         faults.append("there is no part" if closed else f"there is no delimiter --{boundary}")
     elif not closed:
         faults.append("the closing delimiter is missing: the document is cut short")
-        parts.append(_part(document[start:], len(parts), faults))
+        parts.append(_part(document[start:].removesuffix(b"\r\n"), len(parts), faults))
     return parts, faults
 
 

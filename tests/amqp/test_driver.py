@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
+import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -634,6 +637,48 @@ def test_sasl_plain_is_offered_by_a_client_with_a_password_and_never_printed() -
         await until(lambda: b"\0guest\0secret-word" in received)
         client.abort()
         await until(lambda: source.ends)
+        server.close()
+
+    run(scenario)
+
+
+def test_tls_is_that_of_asyncio(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    subject = ["-subj", "/CN=example.org", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [
+            *["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"],
+            *["-keyout", key, "-out", certificate, *subject],
+        ],
+        check=True,
+        capture_output=True,
+    )
+    offered = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    offered.load_cert_chain(certificate, key)
+    trusted = ssl.create_default_context(cafile=certificate)
+
+    async def scenario() -> None:
+        messages = [b"m" * 300_000, b"last"]
+        source, sink = Source(messages), Sink()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: AmqpConnection(sink, ConnectionSettings("server"), server=True),
+            "127.0.0.1",
+            0,
+            ssl=offered,
+        )
+        _, client = await loop.create_connection(
+            lambda: AmqpConnection(source, ConnectionSettings("client"), server=False),
+            *server.sockets[0].getsockname(),
+            ssl=trusted,
+        )
+        await until(lambda: len(source.outcomes) == 2)
+        assert sink.messages == messages
+        client.close()
+        await until(lambda: source.ends and sink.ends)
+        assert source.errors == sink.errors == []
+        assert client.peer.startswith("127.0.0.1:")
+        client.abort()
         server.close()
 
     run(scenario)

@@ -46,6 +46,16 @@ def serving(data: Path, *options: str, core: int = SERVER_CORE, ready: bool = Tr
 
 
 @contextmanager
+def serving_on_two_cores(data: Path, *options: str) -> Iterator[Server]:
+    """A gateway on one core, and its embedded node, which is its child, on the other."""
+    with serving(data, *options) as server:
+        for child in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+            for thread in Path(f"/proc/{child}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {LOAD_CORE})
+        yield server
+
+
+@contextmanager
 def rival(module: str, *arguments: str, core: int = SERVER_CORE) -> Iterator[str]:
     """A rival server from tests/bench/rivals on one core; yields its URL."""
     port = free_port()

@@ -127,6 +127,7 @@ events = st.builds(
     st.sampled_from([None, "text/plain", "application/json"]),
     st.binary(max_size=300),
     st.one_of(st.none(), st.integers(0, 2**41)),
+    st.just(()),
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -185,18 +186,16 @@ class OurFeed(Feed):
         if request.path == self.archive(len(self.pages) - 1):
             return Reply(302, {"Location": self.latest, "Cache-Control": "no-store"})
         if request.path == "/":
-            return _json('{"logs": [{"log": "events", "href": "/feeds/events"}]}')
+            return _json({"logs": [{"log": "events", "href": "/feeds/events"}]})
         if request.path == "/feeds/events":
             events = sum(map(len, self.pages))
-            return _json(
-                '{"log": "events", "partitions": [{"partition": "0", "events": %d,'
-                ' "links": {"current": "/feeds/events/0/latest"}}]}' % events
-            )
+            links = {"current": "/feeds/events/0/latest"}
+            return _json({"partitions": [{"partition": "0", "events": events, "links": links}]})
         return super().answer(request)
 
 
-def _json(text: str) -> Reply:
-    return Reply(200, {"Content-Type": "application/json"}, text.encode())
+def _json(content: object) -> Reply:
+    return Reply(200, {"Content-Type": "application/json"}, json.dumps(content).encode())
 
 
 @asynccontextmanager

@@ -185,7 +185,7 @@ def test_a_server_that_cannot_be_reached_or_does_not_answer_is_said_to_be_so():
             with pytest.raises(FetchFailed, match="in time"):
                 await check(f"{url}/feed", print, fetch_settings=FAST)
             await asyncio.sleep(0)
-        with pytest.raises(FetchFailed, match="127.0.0.1"):
+        with pytest.raises(FetchFailed, match="Cannot connect"):
             await check(f"{url}/feed", print, fetch_settings=FAST)
 
     asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -16,6 +16,7 @@ from ..codec import Described
 PARTITION = Symbol("event-streams-partition")
 OFFSET = Symbol("event-streams-offset")
 TIMESTAMP = Symbol("event-streams-timestamp")
+GROUP_KEY = Symbol("event-streams-key")
 FILTER = Symbol("amqp:event-streams-delivery-annotations-filter")
 FILTER_NAME = Symbol("event-streams-offset")
 EARLIEST = Symbol("@earliest")
@@ -62,7 +63,7 @@ def filters_from(offset: str | None) -> dict[Any, Any]:
 
 
 def check_attached(partition: str, properties: dict[Any, Any], filters: Any) -> None:
-    """Raise LogUnavailable unless the node gave what was asked for: a dropped filter delivers something else."""
+    """Raise LogUnavailable unless the node gave what was asked for: a dropped filter delivers others."""
     if properties.get(PARTITION) != partition:
         raise LogUnavailable(f"asked for partition {partition}, the node gave {properties.get(PARTITION)!r}")
     if not isinstance(filters, dict) or FILTER_NAME not in filters:
