@@ -6,6 +6,7 @@ beginning of the input. The ledger knows exactly, so that a person can go on wit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
@@ -60,15 +61,12 @@ class Ledger:
 
     def __init__(self, on_acknowledged: Callable[[], None] = lambda: None) -> None:
         self.acknowledged = 0
+        self.over = asyncio.Event()
+        """Set when something failed, so that nothing more may be sent."""
         self.failures: dict[int, PublishFailed] = {}
         self._on_acknowledged = on_acknowledged
         self._next = 0
         self._pending: dict[int, Line] = {}
-
-    @property
-    def stopped(self) -> bool:
-        """Whether something failed, so that nothing more may be sent."""
-        return bool(self.failures)
 
     def begin(self, line: Line) -> int:
         """A ticket for the event of `line`."""
@@ -86,6 +84,7 @@ class Ledger:
     def fail(self, ticket: int, error: PublishFailed) -> None:
         """The event is not published, or may not be."""
         self.failures[ticket] = error
+        self.over.set()
 
     def first_failure(self) -> tuple[Line, PublishFailed] | None:
         """The failure that stands first in the input."""

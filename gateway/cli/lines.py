@@ -13,7 +13,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, Literal, NamedTuple, cast
 
 from gateway.core.errors import GatewayError
 
@@ -50,13 +50,15 @@ def check_readable(names: list[str]) -> None:
                 raise InputFailed(f"{name}: {error.strerror or error}") from None
 
 
-async def read_lines(names: list[str]) -> AsyncIterator[Line]:
-    """The lines that are not blank, in order; raises InputFailed."""
+async def read_lines(names: list[str], over: asyncio.Event) -> AsyncIterator[Line]:
+    """The lines that are not blank, in order, until the end or until `over` is set; raises InputFailed."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[list[Line] | InputFailed | None] = asyncio.Queue(BATCHES_WAITING_MAX)
+    queue: asyncio.Queue[list[Line] | InputFailed | None] = asyncio.Queue()
+    room = threading.Semaphore(BATCHES_WAITING_MAX)
 
     def hand_over(item: list[Line] | InputFailed | None) -> None:
-        asyncio.run_coroutine_threadsafe(queue.put(item), loop).result()
+        room.acquire()
+        loop.call_soon_threadsafe(queue.put_nowait, item)
 
     def read() -> None:
         # The loop may be closed by then: nobody waits for the rest.
@@ -64,6 +66,8 @@ async def read_lines(names: list[str]) -> AsyncIterator[Line]:
             try:
                 for name in names:
                     for batch in _batches(name):
+                        if over.is_set():
+                            return
                         hand_over(batch)
             except InputFailed as error:
                 hand_over(error)
@@ -71,11 +75,29 @@ async def read_lines(names: list[str]) -> AsyncIterator[Line]:
 
     # A daemon, because nothing can end a read from a silent pipe.
     threading.Thread(target=read, name="lines", daemon=True).start()
-    while (item := await queue.get()) is not None:
-        if isinstance(item, InputFailed):
-            raise item
-        for line in item:
-            yield line
+    ending = asyncio.ensure_future(over.wait())
+    try:
+        while (item := await _either(queue, ending)) is not None:
+            room.release()
+            if isinstance(item, InputFailed):
+                raise item
+            for line in item:
+                yield line
+    finally:
+        ending.cancel()
+        room.release()
+
+
+async def _either(
+    queue: asyncio.Queue[list[Line] | InputFailed | None], ending: asyncio.Future[Literal[True]]
+) -> list[Line] | InputFailed | None:
+    """What comes next in the queue, or None if the end comes first."""
+    getting = asyncio.ensure_future(queue.get())
+    await asyncio.wait((getting, ending), return_when=asyncio.FIRST_COMPLETED)
+    if getting.done():
+        return getting.result()
+    getting.cancel()
+    return None
 
 
 def _batches(name: str) -> Iterator[list[Line]]:

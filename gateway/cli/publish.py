@@ -102,8 +102,8 @@ async def _publish(names: list[str], sender: Sender, ledger: Ledger) -> str | No
     try:
         await sender.open()
         try:
-            async for line in read_lines(names):
-                if ledger.stopped:
+            async for line in read_lines(names, ledger.over):
+                if ledger.over.is_set():
                     break
                 ticket = ledger.begin(line)
                 try:

@@ -113,7 +113,7 @@ class HttpSender:
 
     async def _work(self, queue: asyncio.Queue[tuple[int, Event] | None]) -> None:
         while (item := await queue.get()) is not None:
-            if self._ledger.stopped:
+            if self._ledger.over.is_set():
                 continue
             ticket, event = item
             try:
@@ -152,7 +152,7 @@ class HttpSender:
                 raise PublishFailed(
                     f"sent to {self._shown}, but no answer came: {_text(error)}", Outcome.UNKNOWN
                 ) from None
-            if self._ledger.stopped:
+            if self._ledger.over.is_set():
                 break
             if attempt < limits.retries_max:
                 await asyncio.sleep(wait_s)

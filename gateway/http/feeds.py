@@ -189,7 +189,7 @@ def _open_page(head: Head) -> int:
 
 
 def _redirect(status: int, location: str) -> web.Response:
-    headers = {"Location": location}
+    headers = {"Location": location, "Content-Length": "0"}
     if status == 302:
         headers["Cache-Control"] = NO_STORE
     return web.Response(status=status, headers=headers)

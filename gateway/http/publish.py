@@ -30,10 +30,9 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
     """A handler that publishes one event about the path of its request."""
 
     async def publish(request: web.Request) -> web.Response:
-        path = _raw_path(request)
-        if path.partition("?")[0].split("/", 2)[1] in RESERVED:
-            return problem(405, f"{path} is not an event target: GET it", Allow="GET, HEAD")
-        target = parse_target(path)
+        target = parse_target(_raw_path(request))
+        if target.partition("?")[0].split("/", 2)[1] in RESERVED:
+            return problem(405, f"{target} is not an event target: GET it", Allow="GET, HEAD")
         log = site.log_of(target)
         if log is None:
             return not_found(f"no log takes events about {target}")

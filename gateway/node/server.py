@@ -76,9 +76,7 @@ class Node:
                 self._logs[log.name] = Log(store)
             handler = self._handler = _Handler(self._settings, self._logs)
             try:
-                self._server = await asyncio.get_running_loop().create_server(
-                    handler.accept, host, port, backlog=self._settings.connections_max
-                )
+                self._server = await asyncio.get_running_loop().create_server(handler.accept, host, port)
             except OSError as error:
                 raise AddressInUse(host, port, error.strerror or str(error)) from error
         except BaseException:
@@ -100,8 +98,10 @@ class Node:
         self._handler.refuse()
         for log in self._logs.values():
             await log.store.drained()
-        await self._handler.stop()
+        self._handler.close()
+        # Another process may have the folder now: a peer that hangs keeps only this one waiting.
         await self._close_logs()
+        await self._handler.gone()
         logger.info("node_stopped", extra={"logs": sorted(self._wanted_names())})
 
     def _wanted_names(self) -> list[str]:
@@ -149,14 +149,17 @@ class _Handler(EngineHandler):
             for intake in log.intakes:
                 intake.stop()
 
-    async def stop(self) -> None:
-        """Detach, close, and wait for the peers, but not for long."""
+    def close(self) -> None:
+        """Detach all links and close all connections."""
         for connection in tuple(self._connections):
             for link in connection.links:
                 self._forget(link)
                 link.close(FORCED)
             connection.flush()
             connection.close(FORCED)
+
+    async def gone(self) -> None:
+        """Wait until the peers have closed, too, but not for long."""
         try:
             async with asyncio.timeout(self._settings.stop_wait_ms / 1000):
                 while self._connections:

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -155,16 +156,10 @@ def events_in(base: str, log: str = "events") -> int:
 # AMQP
 
 
-def message(
-    body: bytes = b"",
-    *,
-    target: str = "/things/1",
-    method: str = "PUT",
-    content_type: str | None = "text/plain",
-) -> Message:
+def message(body: bytes = b"", *, target: str = "/things/1", **properties: Any) -> Message:
     """A message in the native form."""
-    properties = Properties(subject=method, to=target, content_type=content_type)
-    return Message(properties=properties, body_kind=BodyKind.DATA, body=[body])
+    given = {"subject": "PUT", "to": target, "content_type": "text/plain"} | properties
+    return Message(properties=Properties(**given), body_kind=BodyKind.DATA, body=[body])
 
 
 def send(amqp: str | Broker, messages: Iterable[Message | bytes], log: str = "events") -> list[Any]:
@@ -228,3 +223,25 @@ def lasting_port() -> int:
             except OSError:
                 continue
             return port
+
+
+@contextmanager
+def running(*servers: Server, ready: bool = True) -> Iterator[Any]:
+    """Start servers one after the other, and stop them in the opposite order, whatever happens."""
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.stop)
+            server.start(ready=ready)
+        yield servers[0] if len(servers) == 1 else servers
+
+
+def lasting_node(data: Path, *options: str, **environment: str) -> Server:
+    """A `wes log` on a port that it finds again when it is started again."""
+    listen = ("--amqp-listen", f"127.0.0.1:{lasting_port()}")
+    return Server("log", *listen, *options, data=data, environment=environment)
+
+
+def gateway_on(amqp: str, data: Path, *options: str, **environment: str) -> Server:
+    """A `wes serve` on another event log node."""
+    addresses = ("--listen", "127.0.0.1:0", "--broker", amqp)
+    return Server("serve", *addresses, *options, data=data, environment=environment)

@@ -133,7 +133,7 @@ def test_no_acknowledged_event_is_lost_or_doubled_whatever_is_killed(tmp_path, m
             running.victims[victim]()
             # All writers go on in each round, or the round shows nothing.
             kept = [writer.count(Told.KEPT) for writer in writers]
-            until(lambda kept=kept: all(w.count(Told.KEPT) > k for w, k in zip(writers, kept, strict=True)))
+            until(lambda kept=kept: all_went_on(writers, kept))
         took_s = time.monotonic() - started
         for thread in (*writers, reader):
             thread.stop()
@@ -165,6 +165,13 @@ def test_no_acknowledged_event_is_lost_or_doubled_whatever_is_killed(tmp_path, m
         for thread in (*writers, reader):
             thread.stop()
         running.stop()
+
+
+def all_went_on(writers: list[Writer], kept: list[int]) -> bool:
+    """Whether each writer has had more acknowledged than `kept`."""
+    for writer in writers:
+        assert writer.surprise is None, writer.surprise
+    return all(writer.count(Told.KEPT) > count for writer, count in zip(writers, kept, strict=True))
 
 
 def settled_feeds(base: str, least: int) -> dict[str, list[bytes]]:

@@ -573,11 +573,13 @@ def test_connections_and_links_are_limited_with_a_reason(tmp_path: Path) -> None
 def test_sockets_far_beyond_the_limit_are_closed_without_a_word(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path, settings=NodeSettings(connections_max=2)) as (node, port):
-            open_sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
+            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
             handler = node._handler
             await until(lambda: len(handler._connections) == 4)
-            for raw in open_sockets:
-                raw.close()
+            for reader, _ in streams[4:]:
+                assert await reader.read() == b""
+            for _, writer in streams:
+                writer.close()
             await until(lambda: not handler._connections)
             peer = await connect(port)
             assert (await peer.sender("events")).opened

@@ -194,7 +194,7 @@ def _compare_body(
         return
     multipart = content_type.startswith("multipart/")
     text = ("\r\n" if multipart else "\n").join(lines)
-    if multipart and not text.endswith("\\"):
+    if multipart and lines and not text.endswith("\\"):
         text += "\r\n"
     _match(text.removesuffix("\\"), found, values, where)
 
