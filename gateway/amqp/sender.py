@@ -100,7 +100,7 @@ class LogSender(LinkOwner):
         self._set_room()
         if not self._flushing:
             self._flushing = True
-            # As in Nagle's algorithm: what is sent while answers are awaited gathers for a moment and leaves in
+            # As in Nagle's algorithm: what is sent while answers are awaited gathers a moment and leaves in
             # one write, so that the log can commit it together; a lone message does not wait.
             self._loop.call_later(GATHER_S if self._answers else 0, self._send_queued)
 

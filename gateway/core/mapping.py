@@ -22,6 +22,7 @@ from .times import TIME_MS_MAX, TIME_MS_MIN
 EVENT_TYPE = "Event-Type"
 ABOUT = "about"
 FAMILY = "http-equiv"
+CONTENT_ENCODING = "Content-Encoding"
 
 JSON_DEPTH_MAX = 64
 
@@ -108,7 +109,7 @@ def _extras(
 ) -> tuple[tuple[str, str], ...]:
     extras = []
     if properties.content_encoding and method is not Method.DELETE:
-        extras.append(("Content-Encoding", header_text(properties.content_encoding)))
+        extras.append((CONTENT_ENCODING, header_text(properties.content_encoding)))
     for name in names:
         value = application.get(name)
         if isinstance(value, str | int | float) and not isinstance(value, bool):
@@ -183,7 +184,8 @@ def native_message(event: Event, *, message_id: str, group_key: str) -> Message:
 
     `group_key` keeps events that belong together in one partition, in order (event-streams, 2.1.3).
     """
-    extras = {name: value for name, value in event.extra_headers if name != "Content-Encoding"}
+    extras = dict(event.extra_headers)
+    coding = extras.pop(CONTENT_ENCODING, None)
     return Message(
         message_annotations={Symbol("event-streams-key"): group_key},
         properties=Properties(
@@ -191,6 +193,7 @@ def native_message(event: Event, *, message_id: str, group_key: str) -> Message:
             to=event.target,
             subject=event.method.value,
             content_type=None if event.content_type is None else Symbol(event.content_type),
+            content_encoding=None if coding is None else Symbol(coding),
         ),
         application_properties=extras or None,
         body_kind=BodyKind.DATA,

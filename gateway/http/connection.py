@@ -113,6 +113,8 @@ class LimitedRunner(web.AppRunner):
         super().__init__(
             app,
             access_log=None,
+            # A coded body is published as it came: see `publish`.
+            auto_decompress=False,
             keepalive_timeout=settings.idle_time_max_s,
             shutdown_timeout=settings.drain_time_max_s,
             handle_signals=False,

@@ -15,15 +15,13 @@ from gateway.core.errors import InvalidEvent
 from gateway.core.event import Event, Method, header_text, parse_media_type, parse_target
 from gateway.core.identity import ContentID
 from gateway.core.links import RESERVED, FeedLinks
+from gateway.core.mapping import CONTENT_ENCODING
 from gateway.core.negotiation import preferences
 
 from .documents import NO_STORE
 from .live import LiveLog, Site
 from .problems import not_found, problem
 from .settings import HttpSettings
-
-# What aiohttp undoes before the body is seen.
-_CODINGS = frozenset({"", "identity", "gzip", "deflate"})
 
 
 def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -36,16 +34,13 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
         log = site.log_of(target)
         if log is None:
             return not_found(f"no log takes events about {target}")
-        headers = request.headers
-        if headers.get("Content-Encoding", "").strip().lower() not in _CODINGS:
-            return problem(415, "the Content-Encoding is not known here", Accept_Encoding="gzip, deflate")
         body = await _body(request, settings.body_time_max_s)
         if body is None:
             response = problem(408, "the body did not arrive in time")
             response.force_close()
             return response
         event = _event(request, target, body, log)
-        wait = "Prefer" not in headers or "respond-async" not in preferences(headers.getall("Prefer"))
+        wait = "respond-async" not in preferences(request.headers.getall("Prefer", []))
         identity = await log.publisher.publish(event, wait=wait)
         return _accepted(event, asked=not wait) if identity is None else _published(event, identity)
 
@@ -73,9 +68,10 @@ def _event(request: web.Request, target: str, body: bytes, log: LiveLog) -> Even
         content_type = None
     elif content_type is not None:
         content_type = parse_media_type(content_type)
-    extras = tuple(
-        (name, header_text(request.headers[name])) for name in log.extra_headers if name in request.headers
-    )
+    # A coded body stays as it is, and its part says so: the bytes are the writer's, not ours.
+    names = log.extra_headers if method is Method.DELETE else (CONTENT_ENCODING, *log.extra_headers)
+    headers = request.headers
+    extras = tuple((name, header_text(headers[name])) for name in names if name in headers)
     return Event(method, target, content_type, body, extra_headers=extras)
 
 

@@ -128,6 +128,7 @@ def test_a_content_encoding_travels_with_its_body():
         Event(Method.PUT, "/a", "application/json", b"{}"),
         Event(Method.POST, "/a?b", "text/plain", b""),
         Event(Method.DELETE, "/a", None, b""),
+        Event(Method.PUT, "/a", "text/plain", b"x", None, (("Content-Encoding", "gzip"),)),
     ],
 )
 def test_the_native_message_of_an_event_maps_back_to_it(event):

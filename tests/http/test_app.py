@@ -1,4 +1,4 @@
-"""The web server over a feed in memory: what is cacheable, what is conditional, what a publisher's answers become."""
+"""The web server over a feed in memory: caching, conditions, and what a publisher's answers become."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from gateway.http.settings import HttpSettings
 from gateway.storage.memory import MemoryFeed
 from tests.feeds import batch_of, settings
 
+IDENTITY = ContentID(7, "0" * 16, "0", "things", "example.org")
+
 
 @dataclass
 class FakePublisher:
     """Answers as it is told to, and remembers what it was given."""
 
-    answer: ContentID | Exception | None = ContentID(7, "0" * 16, "0", "things", "example.org")
+    answer: ContentID | Exception | None = IDENTITY
     given: list[tuple[Event, bool]] = field(default_factory=list)
 
     async def publish(self, event, *, wait):
@@ -102,6 +104,11 @@ def served(scenario: Callable[[Running], Awaitable[None]], **limits) -> None:
             await scenario(server)
 
     asyncio.run(main())
+
+
+async def somebody_waits(server: Running) -> None:
+    while not server.live._waiters:  # noqa: ASYNC110 - the server has no event for that
+        await asyncio.sleep(0.001)
 
 
 LATEST, ARCHIVE = "/feeds/things/0/latest", "/feeds/things/0/archive/"
@@ -262,8 +269,7 @@ def test_a_wait_ends_with_a_change_with_the_time_and_with_the_server():
         server.fill(range(1))
         etag = server.feed.head.page.etag
         waiting = asyncio.create_task(server.ask(LATEST, If_None_Match=etag, Prefer="wait=10"))
-        while not server.live._waiters:
-            await asyncio.sleep(0.001)
+        await somebody_waits(server)
         server.fill(range(1, 2))
         response = await waiting
         assert (response.status, response.getheader("Preference-Applied")) == (200, "wait=2")
@@ -272,8 +278,7 @@ def test_a_wait_ends_with_a_change_with_the_time_and_with_the_server():
         assert (granted.status, granted.getheader("Preference-Applied")) == (304, "wait=2")
         assert (await server.ask(LATEST, Prefer="wait=10")).status == 200
         waiting = asyncio.create_task(server.ask(LATEST, If_None_Match=etag, Prefer="wait=2"))
-        while not server.live._waiters:
-            await asyncio.sleep(0.001)
+        await somebody_waits(server)
         server.site.drain()
         assert (await waiting).status == 304
         assert (await server.ask("/readyz")).status == 503
@@ -345,9 +350,7 @@ def test_the_log_document_tells_how_far_each_partition_has_come():
     served(scenario)
 
 
-@pytest.mark.parametrize(
-    ("method", "status"), [("PUT", 201), ("POST", 201), ("PATCH", 204), ("DELETE", 204)]
-)
+@pytest.mark.parametrize(("method", "status"), [("PUT", 201), ("POST", 201), ("PATCH", 204), ("DELETE", 204)])
 def test_a_publication_is_answered_with_the_headers_of_its_entry(method, status):
     async def scenario(server):
         body = None if method == "DELETE" else b"{}"
@@ -412,10 +415,7 @@ def test_a_writer_who_does_not_wait_gets_202():
         ("/" + "a" * 5000, "PUT", b"", {}, 400),
         ("/a", "PUT", b"x", {"Content_Type": "nonsense"}, 400),
         ("/a", "DELETE", b"x", {}, 400),
-        ("/a", "PUT", b"x", {"Content_Encoding": "compress"}, 415),
-        ("/a", "PUT", b"x", {"Content_Encoding": "gzip"}, 400),
         ("/a", "PUT", b"x" * 1001, {}, 413),
-        ("/a", "PUT", gzip.compress(b"x" * 100_000), {"Content_Encoding": "gzip"}, 413),
         ("/" + "a" * 9000, "PUT", b"", {}, 400),
         ("/a", "PUT", b"", {f"X_{number}": "x" for number in range(200)}, 400),
         ("/a", "BREW", b"", {}, 400),
@@ -434,10 +434,12 @@ def test_what_cannot_be_published_says_why_and_nothing_is_sent(path, method, bod
     served(scenario, body_bytes_max=1000)
 
 
-def test_a_compressed_body_is_published_as_what_it_was():
+def test_a_coded_body_is_published_as_it_came_and_says_how_it_is_coded():
     async def scenario(server):
-        await server.ask("/a", "PUT", gzip.compress(b"plain"), Content_Encoding="gzip")
-        assert server.publisher.given[0][0].body == b"plain"
+        for body in (gzip.compress(b"plain"), gzip.compress(b"plain")[:-5], b"not gzip"):
+            await server.ask("/a", "PUT", body, Content_Encoding="gzip")
+            event = server.publisher.given.pop()[0]
+            assert (event.body, event.extra_headers) == (body, (("Content-Encoding", "gzip"),))
 
     served(scenario)
 

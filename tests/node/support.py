@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -132,13 +133,17 @@ class Peer(EngineHandler):
         await until(lambda: self.ended)
 
 
-async def connect(port: int, **settings: Any) -> Peer:
+async def connect(port: int, *, receive_buffer: int | None = None, **settings: Any) -> Peer:
     peer = Peer()
     loop = asyncio.get_running_loop()
+    raw = socket.socket()
+    if receive_buffer is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    raw.setblocking(False)
+    await loop.sock_connect(raw, ("127.0.0.1", port))
     _, peer.connection = await loop.create_connection(
         lambda: AmqpConnection(peer, ConnectionSettings("test", **settings), server=False),
-        "127.0.0.1",
-        port,
+        sock=raw,
     )
     await until(lambda: peer.connection.opened or peer.ended)
     if peer.ended is None and not peer.connection.closing:

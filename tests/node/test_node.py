@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import cproton
 import pytest
 
 from gateway.amqp.codec import Described
@@ -353,7 +354,7 @@ def test_unsettled_deliveries_are_bounded_and_any_outcome_goes_on(tmp_path: Path
 def test_a_receiver_that_stops_reading_is_not_buffered_for(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path) as (node, port):
-            peer, reader = await connect(port), await connect(port)
+            peer, reader = await connect(port), await connect(port, receive_buffer=65_536)
             sender = await peer.sender("events")
             block = event(b"b" * 100_000)
             for _ in range(4):
@@ -416,6 +417,15 @@ def test_a_message_above_the_limit_ends_its_link_and_is_not_stored(tmp_path: Pat
             assert await sender.send(event(b"goes on")) == [ACCEPTED]
             receiver = await peer.receiver("events", filters=EARLIEST)
             assert await receiver.bodies(2) == [b"fits", b"goes on"]
+            # The limit holds while the message is still coming in, and not only when it is whole.
+            sender = await peer.sender("events")
+            await until(lambda: sender.link.credit > 0)
+            cproton.pn_delivery(sender.link.impl, b"endless")
+            cproton.pn_link_send(sender.link.impl, b"x" * size)
+            peer.connection.flush()
+            await until(lambda: sender.closed)
+            assert sender.closed is not None
+            assert sender.closed.name == "amqp:link:message-size-exceeded"
             await peer.close()
 
     run(scenario)
@@ -448,8 +458,6 @@ def test_an_event_larger_than_a_receiver_takes_ends_that_link_with_its_offset(tm
 
 def test_aborted_transfers_leave_no_event(tmp_path: Path) -> None:
     async def scenario() -> None:
-        import cproton
-
         async with running_node(tmp_path) as (_, port):
             peer = await connect(port, frame_bytes_max=4096)
             sender = await peer.sender("events")

@@ -159,7 +159,7 @@ class Feed:
         return response
 
     def looks(self, request: web.Request) -> int:
-        """How often this was asked for with GET, without a condition, this time included."""
+        """How often this was asked for by the same method, this time included."""
         return self.count[f"{request.method} {request.path}"]
 
 

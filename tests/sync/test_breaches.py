@@ -652,23 +652,15 @@ def the_way_from_the_open_page_may_be_cached():
 
 
 @breaks(Rule.OPEN_ARCHIVE)
-def the_open_page_is_moved_for_ever():
-    def change(feed, request, reply):
-        if reply.status == 302:
-            reply.status, reply.headers["Location"] = 302, "/elsewhere"
-            feed.latest_copy = feed.document(2)
-
-    feed = ours(change)
-    change_only = feed.twist
-
-    def twist(request, reply):
-        change_only(request, reply)
-        if request.path == "/elsewhere":
+def the_open_page_leads_elsewhere():
+    def twist(feed, request, reply):
+        if request.path == feed.archive(2):
+            reply.headers["Location"] = "/elsewhere"
+        elif request.path == "/elsewhere":
             document = feed.document(2)
             reply.status, reply.headers, reply.body = 200, document.headers, document.body
 
-    feed.twist = twist
-    return feed
+    return twisted(twist, kind=OurFeed)
 
 
 @pytest.mark.parametrize(("rules", "make"), [pytest.param(*case[1:], id=case[0]) for case in CASES])

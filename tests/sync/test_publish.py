@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import pty
 import random
 import signal
 import subprocess
@@ -306,6 +308,22 @@ def test_lines_from_standard_input_are_sent_as_they_come():
     assert process.returncode == 0
     assert out.startswith("published 3 events to http://127.0.0.1:")
     assert err == "", "no bar where there is no terminal"
+
+
+def test_a_terminal_shows_progress_and_the_result_stays_clean(lines):
+    ours, theirs = pty.openpty()
+    with recorder(lambda number, path: time.sleep(0.02) or 201) as server:
+        file = lines(*(line(number, "/t") for number in range(50)))
+        process = subprocess.run(
+            [sys.executable, "-m", "gateway", "publish", server.url, file, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            check=True,
+        )
+    os.close(theirs)
+    assert b" events" in os.read(ours, 65536)
+    os.close(ours)
+    assert json.loads(process.stdout)["published"] == 50
 
 
 def test_a_silent_pipe_does_not_keep_a_failed_publication_alive():

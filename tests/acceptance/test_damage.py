@@ -1,0 +1,173 @@
+"""Damaged page files: named, never served, written again from the log, byte for byte as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.acceptance.support import (
+    Response,
+    archives,
+    checked,
+    gateway_on,
+    get,
+    lasting_node,
+    message,
+    put,
+    readiness,
+    running,
+    send,
+    until,
+    until_ready,
+)
+from tests.servers import Server, log_node
+
+EVENTS = 13
+FEED = "/feeds/events/0"
+OPEN_PAGE = 2
+
+
+class Kept(NamedTuple):
+    """A gateway that has stopped, its node, and what it served: pages 0 and 1 sealed, page 2 open."""
+
+    node: Server
+    gateway: Server
+    sealed: list[Response]
+    latest: Response
+
+    def page(self, number: int) -> Path:
+        return self.gateway.data / "feeds" / "events" / "0" / "pages" / str(number)
+
+
+@pytest.fixture
+def kept(tmp_path) -> Iterator[Kept]:
+    node = lasting_node(tmp_path / "node")
+    with running(node):
+        gateway = gateway_on(node.amqp, tmp_path / "gateway", "--archive-events-max", "5")
+        with running(gateway):
+            fill(gateway, EVENTS)
+            sealed, latest = archives(gateway.http), get(gateway.http, f"{FEED}/latest")
+            assert len(sealed) == OPEN_PAGE
+        yield Kept(node, gateway, sealed, latest)
+
+
+def fill(gateway: Server, count: int) -> None:
+    for number in range(count):
+        assert put(gateway.http, f"/things/{number}", b"number %d" % number).status == 201
+
+
+def same(one: Response, two: Response) -> bool:
+    return (one.status, one.undated, one.body) == (two.status, two.undated, two.body)
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def add_to(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"more")
+
+
+DAMAGES = [flip_a_byte, cut_short, add_to, Path.unlink]
+Damage = Callable[[Path], Any]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_sealed_page_is_written_again_from_the_log(kept, damage: Damage):
+    damage(kept.page(0))
+    with running(kept.gateway) as gateway:
+
+        def whole() -> bool:
+            answer = get(gateway.http, f"{FEED}/archive/0")
+            assert answer.status in (200, 503), answer
+            assert answer.status == 503 or same(answer, kept.sealed[0])
+            return answer.status == 200
+
+        until(whole)
+        assert same(get(gateway.http, f"{FEED}/archive/1"), kept.sealed[1])
+        said = gateway.log()
+        assert "error page_damaged log=events partition=0 page=0" in said
+        assert "page_repaired log=events partition=0 page=0" in said
+        assert kept.page(0).read_bytes() == kept.sealed[0].body
+        checked(gateway.http)
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, cut_short, Path.unlink])
+def test_a_damaged_open_page_is_written_again_from_the_log_and_goes_on(kept, damage: Damage):
+    damage(kept.page(OPEN_PAGE))
+    with running(kept.gateway) as gateway:
+        assert same(get(gateway.http, f"{FEED}/latest"), kept.latest)
+        assert "page_repaired log=events partition=0 page=2" in gateway.log()
+        fill(gateway, 5)
+        assert len(archives(gateway.http)) == OPEN_PAGE + 1
+        checked(gateway.http)
+
+
+def test_what_was_never_committed_is_cut_off_the_open_page(kept):
+    add_to(kept.page(OPEN_PAGE))
+    kept.page(OPEN_PAGE + 1).write_bytes(b"of a batch that was never committed")
+    with running(kept.gateway) as gateway:
+        assert same(get(gateway.http, f"{FEED}/latest"), kept.latest)
+        assert "page_damaged" not in gateway.log()
+        assert not kept.page(OPEN_PAGE + 1).exists()
+        checked(gateway.http)
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, cut_short, Path.unlink])
+def test_damaged_pages_are_not_served_while_the_log_is_away(kept, damage: Damage):
+    kept.node.stop()
+    damage(kept.page(0))
+    damage(kept.page(OPEN_PAGE))
+    with running(kept.gateway, ready=False) as gateway:
+        for path, number in ((f"{FEED}/archive/0", 0), (f"{FEED}/latest", OPEN_PAGE)):
+            answer = get(gateway.http, path)
+            assert answer.status == 503, answer
+            assert answer.header("Retry-After")
+            assert f"page {number} in {kept.page(number)} is damaged" in answer.detail
+            assert "writes it again from the event log" in answer.detail
+        assert same(get(gateway.http, f"{FEED}/archive/1"), kept.sealed[1])
+        assert readiness(gateway.http)[0] == 503
+
+        kept.node.start()
+        until_ready(gateway.http)
+        assert same(get(gateway.http, f"{FEED}/latest"), kept.latest)
+        until(lambda: get(gateway.http, f"{FEED}/archive/0").status == 200)
+        assert same(get(gateway.http, f"{FEED}/archive/0"), kept.sealed[0])
+        checked(gateway.http)
+
+
+def test_damage_that_a_reader_finds_is_repaired_without_a_restart(kept):
+    with running(kept.gateway) as gateway:
+        # Page 0 was checked already when page 1 has been found whole.
+        until(lambda: same(get(gateway.http, f"{FEED}/archive/1"), kept.sealed[1]))
+        flip_a_byte(kept.page(0))
+        assert get(gateway.http, f"{FEED}/archive/0").status == 503
+        until(lambda: get(gateway.http, f"{FEED}/archive/0").status == 200)
+        assert same(get(gateway.http, f"{FEED}/archive/0"), kept.sealed[0])
+
+
+@pytest.mark.parametrize("events", [0, 1, EVENTS + 5])
+def test_a_page_that_the_log_no_longer_holds_stays_unserved_and_the_rest_is_served(kept, tmp_path, events):
+    kept.node.stop()
+    address = kept.node.amqp.removeprefix("amqp://")
+    flip_a_byte(kept.page(0))
+    other = log_node(tmp_path / "other", "--amqp-listen", address)
+    with running(other), running(kept.gateway, ready=False) as gateway:
+        send(other.amqp, [message(b"another event") for _ in range(events)])
+        until(lambda: "error page_not_repaired log=events partition=0 page=0" in gateway.log())
+        assert "the log no longer holds its events" in gateway.log()
+        answer = get(gateway.http, f"{FEED}/archive/0")
+        assert answer.status == 503
+        assert str(kept.page(0)) in answer.detail
+        assert same(get(gateway.http, f"{FEED}/archive/1"), kept.sealed[1])
+        assert same(get(gateway.http, f"{FEED}/latest"), kept.latest)
+        assert readiness(gateway.http)[0] == 503

@@ -1,0 +1,72 @@
+"""The native form as bytes, fingerprints of messages, and who waits for which message."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.amqp.fingerprint import fingerprint
+from gateway.amqp.native import encode_native
+from gateway.amqp.sections import decode_message, encode_delivery_annotations, encode_message
+from gateway.amqp.visibility import Visibility
+from gateway.core.errors import LogUnavailable, MessageRefused, OutcomeUnknown
+from gateway.core.event import Event, Method
+from gateway.core.identity import ContentID
+from gateway.core.mapping import native_message
+
+IDENTITY = ContentID(1, "0" * 16, "0", "things", "example.org")
+
+targets = st.sampled_from(["/", "/a", "/" + "x" * 300])
+types = st.one_of(st.none(), st.sampled_from(["text/plain", "a/b; c=" + "d" * 300]))
+bodies = st.one_of(st.binary(max_size=20), st.integers(250, 260).map(bytes))
+extras = st.sampled_from([(), (("traceparent", "00-1"),), (("Content-Encoding", "gzip"), ("x", "y"))])
+
+
+@given(st.builds(Event, st.sampled_from(Method), targets, types, bodies, st.none(), extras))
+def test_the_short_way_to_the_bytes_gives_what_the_long_way_does(event):
+    message = native_message(event, message_id="prefix-7", group_key=event.target)
+    data = encode_native(event, "prefix-7")
+    assert data == encode_message(message)
+    assert decode_message(data) == message
+
+
+def test_a_fingerprint_is_of_the_bare_message_and_of_nothing_that_a_node_adds():
+    bare = encode_native(Event(Method.PUT, "/a", None, b"x"), "1")
+    one, two = (encode_delivery_annotations(offset="1", timestamp=time, partition="0") for time in (1, 2))
+    assert fingerprint(one + bare) == fingerprint(two + bare) == fingerprint(bare)
+    other = encode_native(Event(Method.PUT, "/a", None, b"y"), "1")
+    assert fingerprint(other) != fingerprint(bare)
+    assert fingerprint(b"not a message") != fingerprint(b"not a message either")
+
+
+def test_a_publication_resolves_with_its_identity_its_failure_or_the_end_of_its_time():
+    async def scenario():
+        waiting = Visibility()
+        visible, refused, lost = (waiting.expect(name, deadline=10) for name in ("a", "b", "c"))
+        accepted, silent = (waiting.expect(name, deadline=10) for name in ("d", "e"))
+        assert waiting.expects("a")
+        assert not waiting.expects(7)
+        waiting.resolve("a", IDENTITY)
+        assert await visible.visible == IDENTITY
+        waiting.resolve("b", MessageRefused("quarantine"))
+        with pytest.raises(MessageRefused):
+            await refused.visible
+        lost.set_exception(LogUnavailable("away"))
+        with pytest.raises(LogUnavailable):
+            await lost.visible
+        accepted.set_result(None)
+        waiting.expire(9.9)
+        assert not accepted.done()
+        silent.set_exception(OutcomeUnknown("the connection ended"))
+        assert not silent.done(), "it may still become visible"
+        waiting.expire(10)
+        assert await accepted.visible is None
+        with pytest.raises(OutcomeUnknown):
+            await silent.visible
+        assert len(waiting) == 0
+        waiting.resolve("e", IDENTITY)
+
+    asyncio.run(scenario())
