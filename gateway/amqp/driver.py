@@ -57,6 +57,9 @@ class Outcome(IntEnum):
     MODIFIED = 0x27
 
 
+_OUTCOMES = {int(outcome): outcome for outcome in Outcome}
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
     """What one end says and allows when a connection is opened (part 2, 2.7.1). Immutable."""
@@ -213,7 +216,7 @@ class AmqpDelivery:
     def outcome(self) -> Outcome | None:
         """The state that the peer has given it."""
         state = pn.pn_delivery_remote_state(self._impl)
-        return Outcome(state) if Outcome.RECEIVED <= state <= Outcome.MODIFIED else None
+        return _OUTCOMES.get(state)
 
     @property
     def condition(self) -> Condition | None:
@@ -251,7 +254,6 @@ class AmqpLink:
     """
 
     __slots__ = (
-        "_session",
         "alive",
         "connection",
         "endpoint",
@@ -259,21 +261,19 @@ class AmqpLink:
         "is_sender",
         "name",
         "owner",
+        "session",
     )
 
     def __init__(self, connection: AmqpConnection, impl: Any) -> None:
         self.connection = connection
         self.impl = impl
         self.endpoint: Any = _wrap_link(impl)
-        self._session = pn.pn_link_session(impl)
+        self.session: Any = pn.pn_link_session(impl)
+        """The engine's object, the same for all links of a session."""
         self.is_sender: bool = pn.pn_link_is_sender(impl)
         self.name: str = _text(pn.pn_link_name, impl) or ""
         self.owner: Any = None
         self.alive = True
-
-    def belongs_to(self, session: Any) -> bool:
-        """Whether this is a link of the session, given as the engine's object."""
-        return bool(self._session == session)
 
     @property
     def credit(self) -> int:
@@ -293,12 +293,12 @@ class AmqpLink:
     @property
     def outgoing_bytes(self) -> int:
         """Message bytes that wait in the engine for the session's window or the socket."""
-        return cast(int, pn.pn_session_outgoing_bytes(self._session))
+        return cast(int, pn.pn_session_outgoing_bytes(self.session))
 
     @property
     def incoming_bytes(self) -> int:
         """Message bytes of the session that have come and were not read."""
-        return cast(int, pn.pn_session_incoming_bytes(self._session))
+        return cast(int, pn.pn_session_incoming_bytes(self.session))
 
     @property
     def remote_source_address(self) -> str | None:
@@ -643,7 +643,7 @@ class AmqpConnection(asyncio.Protocol):
         session = _wrap_session(impl)
         condition = _condition(pn.pn_session_remote_condition(impl))
         for link in self.links:
-            if link.belongs_to(impl):
+            if link.session == impl:
                 self._drop(link, condition)
         self.handler.on_session_closed(self, session, condition)
         session.close()

@@ -34,7 +34,8 @@ from gateway.core.message import Message
 from gateway.core.pages import Batch, LogPosition, Paginator, Quarantined
 from gateway.storage.contract import FeedWriter
 
-from .client import Backoff, Broker, Client
+from .backoff import Backoff
+from .client import Broker, Client
 from .consumer import Consumer, read_info
 from .dialects.event_streams import offset_and_time
 from .driver import AmqpDelivery, Outcome
@@ -286,7 +287,7 @@ class Ingest:
                 batch = self._take_batch()
                 deliveries, reports = self._deliveries, self._reports
                 self._clear()
-                await asyncio.to_thread(self._store.append, batch)
+                await self._loop.run_in_executor(None, self._store.append, batch)
                 self._position = batch.position
                 self._changed()
                 for message_id, outcome in reports:

@@ -13,7 +13,8 @@ from gateway.core.errors import LogUnavailable, OutcomeUnknown
 from gateway.core.event import Event
 from gateway.core.identity import ContentID
 
-from .client import Backoff, Broker
+from .backoff import Backoff
+from .client import Broker
 from .native import encode_native
 from .sender import LogSender
 from .visibility import Visibility

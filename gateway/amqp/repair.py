@@ -17,15 +17,17 @@ from gateway.core.mapping import Mapping
 from gateway.core.pages import Page, Paginator
 from gateway.storage.contract import FeedWriter
 
-from .client import Broker, Client
-from .consumer import Consumer
+from .client import Backoff, Broker, Client
+from .consumer import Consumer, read_info
 from .dialects.event_streams import offset_and_time
 from .driver import AmqpDelivery, Outcome
 from .sections import decode_message
 
 REPAIR_WAIT_S = 60.0
-RETRY_S = 30.0
+RETRY_FIRST_S, RETRY_MOST_S = 0.5, 30.0
 VERIFY_PAUSE_S = 0.05
+IDLE_S = 1.0
+"""Between looks for newly sealed pages, and for those that a reader has found damaged."""
 
 _log = logging.getLogger("wes.repair")
 
@@ -73,6 +75,7 @@ async def repair_page(broker: Broker, store: FeedWriter, page: Page, mapping: Ma
     rebuild = _Rebuild(store, page, mapping)
     client = await Client.connect(broker, f"wes-repair-{name.log}-{name.partition}")
     try:
+        await _check_log(client, store, page)
         consumer = Consumer(client, name.log, name.partition, rebuild)
         await consumer.start(page.first_offset)
         await asyncio.wait(
@@ -87,15 +90,34 @@ async def repair_page(broker: Broker, store: FeedWriter, page: Page, mapping: Ma
     try:
         await asyncio.to_thread(store.replace, page, rebuild.done.result())
     except ValueError:
-        raise PageDamaged(page.number, str(name), "the log no longer holds its events") from None
+        raise _not_held(store, page) from None
     facts = {"log": name.log, "partition": name.partition, "page": page.number}
     _log.warning("page_repaired", extra=facts)
+
+
+async def _check_log(client: Client, store: FeedWriter, page: Page) -> None:
+    """Raise PageDamaged if the log cannot hold the page's events, rather than wait for them in vain."""
+    name, position = store.settings.name, store.head.position
+    assert position is not None, "a feed with a page has taken messages"
+    for info in await read_info(client, name.log):
+        if info.partition == name.partition:
+            earliest, latest = info.earliest_offset, info.latest_offset
+            if earliest is None or latest is None:
+                raise _not_held(store, page)
+            if earliest > page.first_offset or latest < position.offset:
+                raise _not_held(store, page)
+
+
+def _not_held(store: FeedWriter, page: Page) -> PageDamaged:
+    links = store.settings.links
+    return PageDamaged(page.number, links.base, "the log no longer holds its events")
 
 
 async def keep_pages_whole(broker: Broker, store: FeedWriter, mapping: Mapping) -> None:
     """Check every sealed page once, slowly, and repair what is damaged; goes on until cancelled."""
     name = store.settings.name
     number = 0
+    backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
     while True:
         page = store.page(number)
         if page is not None and page.sealed:
@@ -105,13 +127,14 @@ async def keep_pages_whole(broker: Broker, store: FeedWriter, mapping: Mapping) 
             number += 1
             await asyncio.sleep(VERIFY_PAUSE_S)
         else:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(IDLE_S)
         for damaged in store.damaged_pages():
             # The open page is the ingest's, which cannot go on without it.
             if damaged.sealed:
                 try:
                     await repair_page(broker, store, damaged, mapping)
+                    backoff.reset()
                 except GatewayError as error:
                     facts = {"log": name.log, "partition": name.partition, "page": damaged.number}
                     _log.error("page_not_repaired", extra=facts | {"reason": str(error)})
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(backoff.next_s())

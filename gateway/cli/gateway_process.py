@@ -10,7 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.amqp.client import Backoff, Broker, parse_broker
+from gateway.amqp.backoff import Backoff
+from gateway.amqp.client import Broker, parse_broker
 from gateway.amqp.consumer import discover
 from gateway.amqp.ingest import Ingest
 from gateway.amqp.publisher import LogPublisher

@@ -8,12 +8,16 @@ from typing import Protocol
 
 from aiohttp import web
 
+from gateway.core.errors import PageDamaged
 from gateway.core.event import Event
 from gateway.core.identity import ContentID
 from gateway.core.links import FeedLinks
 from gateway.storage.contract import FeedReader, Head
 
 from .documents import Document, DocumentCache, archive_document, subscription_document
+
+POLL_S = 0.02
+"""Between two looks at a feed that other processes write, while somebody waits for it."""
 
 
 class Publisher(Protocol):
@@ -28,24 +32,33 @@ class Publisher(Protocol):
 
 
 class LiveFeed:
-    """The documents of one feed."""
+    """The documents of one feed, which moves when `changed` is called or, in a shared site, by `refresh`."""
 
-    def __init__(self, reader: FeedReader, cache: DocumentCache) -> None:
+    def __init__(self, reader: FeedReader, cache: DocumentCache, *, shared: bool = False) -> None:
         self.reader = reader
+        self._shared = shared
         name = reader.settings.name
         self.links = FeedLinks(name.log, name.partition)
         self._cache = cache
         self._rendered: tuple[Head, Document] | None = None
         self._loading: dict[int, asyncio.Task[Document | None]] = {}
         self._waiters: set[asyncio.Future[None]] = set()
+        self._polling = False
+
+    def refresh(self) -> None:
+        """Take over what is committed, by whatever process, and wake those who wait for it."""
+        if self.reader.refresh():
+            self.changed()
 
     def subscription(self) -> Document | None:
-        """The subscription document as it is now, or None in a new feed."""
+        """The subscription document as it is now, or None in a new feed; raises PageDamaged."""
         head = self.reader.head
         if self._rendered is not None and self._rendered[0] is head:
             return self._rendered[1]
         if head.page is None:
             return None
+        if len(head.data) != head.page.length:
+            raise PageDamaged(head.page.number, self.links.base, "its file does not hold what was written")
         document = subscription_document(self.links, head.page, head.data)
         self._rendered = head, document
         return document
@@ -87,6 +100,8 @@ class LiveFeed:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
+        if self._shared and not self._polling:
+            self._poll()
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter
@@ -94,6 +109,13 @@ class LiveFeed:
             pass
         finally:
             self._waiters.discard(waiter)
+
+    def _poll(self) -> None:
+        """Look for what other processes commit, again and again for as long as somebody waits."""
+        self.refresh()
+        self._polling = bool(self._waiters)
+        if self._polling:
+            asyncio.get_running_loop().call_later(POLL_S, self._poll)
 
 
 @dataclass(slots=True)
@@ -115,10 +137,15 @@ class Readiness(Protocol):
 
 
 class Site:
-    """All that the web server serves; its parts may grow while it runs, as partitions are discovered."""
+    """All that the web server serves; its parts may grow while it runs, as partitions are discovered.
 
-    def __init__(self, readiness: Readiness, cache: DocumentCache) -> None:
+    A `shared` site is one of several processes that serve the same feeds: each request then sees all that
+    was committed before it came, because its client may have heard of that from another process.
+    """
+
+    def __init__(self, readiness: Readiness, cache: DocumentCache, *, shared: bool = False) -> None:
         self.readiness = readiness
+        self.shared = shared
         self.logs: dict[str, LiveLog] = {}
         self.draining = False
         self._cache = cache
@@ -126,7 +153,7 @@ class Site:
 
     def add_feed(self, log: LiveLog, reader: FeedReader) -> LiveFeed:
         """Serve a stored feed of `log`."""
-        feed = LiveFeed(reader, self._cache)
+        feed = LiveFeed(reader, self._cache, shared=self.shared)
         log.feeds[feed.links.partition] = feed
         self._current[feed.links.current] = feed
         return feed
@@ -136,18 +163,38 @@ class Site:
         return self._cache.get(path)
 
     def subscription_at(self, path: str) -> Document | None:
-        """The subscription document at `path`; None in a new feed, and if there is none there."""
+        """The subscription document at `path`; None in a new feed, and if there is none that is whole."""
         feed = self._current.get(path)
-        return None if feed is None else feed.subscription()
+        if feed is None:
+            return None
+        if self.shared:
+            feed.refresh()
+        try:
+            return feed.subscription()
+        except PageDamaged:
+            return None
 
     def feed(self, log: str, partition: str) -> LiveFeed | None:
         live = self.logs.get(log)
-        return None if live is None else live.feeds.get(partition)
+        feed = None if live is None else live.feeds.get(partition)
+        if feed is not None and self.shared:
+            feed.refresh()
+        return feed
+
+    def log(self, name: str) -> LiveLog | None:
+        live = self.logs.get(name)
+        if live is not None and self.shared:
+            for feed in live.feeds.values():
+                feed.refresh()
+        return live
 
     def log_of(self, target: str) -> LiveLog | None:
         """The log whose prefix is the longest that `target` starts with."""
-        fitting = [log for log in self.logs.values() if target.startswith(log.prefix)]
-        return max(fitting, key=lambda log: len(log.prefix), default=None)
+        best: LiveLog | None = None
+        for log in self.logs.values():
+            if target.startswith(log.prefix) and (best is None or len(log.prefix) > len(best.prefix)):
+                best = log
+        return best
 
     def drain(self) -> None:
         """End all waits: the server is about to stop."""

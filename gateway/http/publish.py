@@ -40,7 +40,8 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
             response.force_close()
             return response
         event = _event(request, target, body, log)
-        wait = "respond-async" not in preferences(request.headers.getall("Prefer", []))
+        headers = request.headers
+        wait = "Prefer" not in headers or "respond-async" not in preferences(headers.getall("Prefer"))
         identity = await log.publisher.publish(event, wait=wait)
         return _accepted(event, asked=not wait) if identity is None else _published(event, identity)
 

@@ -31,7 +31,7 @@ async def service(request: web.Request) -> web.StreamResponse:
 
 async def log(request: web.Request) -> web.StreamResponse:
     """The log document; its position is of one moment."""
-    live = request.app[SITE].logs.get(request.match_info["log"])
+    live = request.app[SITE].log(request.match_info["log"])
     if live is None:
         known = ", ".join(sorted(request.app[SITE].logs)) or "none"
         name = request.match_info["log"]

@@ -28,7 +28,7 @@ class HttpSettings:
     """From sending an event to the log until it is visible in its feed."""
     publish_pending_max: int = 1_024
     """Published events that wait for that at one time."""
-    page_cache_bytes_max: int = 64 * 1024 * 1024
+    page_cache_bytes_max: int = 32 * 1024 * 1024
     drain_time_max_s: float = 10.0
     """For requests under way when the server stops."""
 

@@ -3,6 +3,10 @@
 Credit is a window over what the sender has under way and what waits for the disk; it is topped up when
 half of it is free. Bytes are bounded twice: what was read waits in the log's backlog, and when that is
 full the link stops reading, so that the data stays in its session's window and the peer must wait.
+
+A message that is too large is rejected with the link error that part 2, 2.7.3 has for it, but the link
+stays: proton does not open a session's window again for a link that it has detached, so one sender's
+mistake would stop all links of its session.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ class Intake:
         self._settings = settings
         self._uncommitted = 0
         self._refusing = self._settled_some = False
+        self._dropping: Condition | None = None
 
     def on_flow(self) -> None:
         """A sender's flow needs no answer."""
@@ -74,17 +79,20 @@ class Intake:
             if delivery is None:
                 break
             if delivery.aborted:
+                self._dropping = None
                 delivery.settle()
                 continue
             if delivery.partial:
                 self._watch(delivery)
                 break
             data = delivery.take()
-            if self._refusing:
+            dropped, self._dropping = self._dropping, None
+            if dropped is not None:
+                delivery.settle(Outcome.REJECTED, condition=dropped)
+            elif self._refusing:
                 delivery.settle(Outcome.RELEASED)
             elif len(data) > self._settings.message_bytes_max:
                 delivery.settle(Outcome.REJECTED, condition=self._too_large())
-                self._end(self._too_large())
             else:
                 self._take_in(delivery, data)
         self._top_up()
@@ -126,33 +134,39 @@ class Intake:
         return done
 
     def _watch(self, delivery: AmqpDelivery) -> None:
-        """Hold the limits while a message is still coming in."""
-        if self._refusing:
-            delivery.read()
-        elif delivery.pending > self._settings.message_bytes_max:
-            self._end(self._too_large())
-            delivery.read()
-        elif self._link.incoming_bytes > self._settings.session_bytes_max - (
-            2 * self._settings.frame_bytes_max
-        ):
-            # Large messages on several links of a session fill its window, and none can be finished.
-            self._end(
-                Condition(
+        """Hold the limits while a message is still coming in.
+
+        What cannot be taken is read and dropped to its end, and rejected then.
+        """
+        if self._dropping is None:
+            if delivery.pending > self._settings.message_bytes_max:
+                self._dropping = self._too_large()
+            elif self._session_is_stuck():
+                self._dropping = Condition(
                     "amqp:resource-limit-exceeded",
                     "the session's window is full of unfinished messages: send large ones in turn",
                 )
-            )
+        if self._dropping is not None or self._refusing:
             delivery.read()
+
+    def _session_is_stuck(self) -> bool:
+        """Whether unfinished messages of several links fill the session's window: none can end."""
+        nearly_all = self._settings.session_bytes_max - 2 * self._settings.frame_bytes_max
+        if self._link.incoming_bytes <= nearly_all:
+            return False
+        unfinished = 0
+        for link in self._link.connection.links:
+            if not link.is_sender and link.session == self._link.session:
+                delivery = link.current()
+                if delivery is not None and delivery.partial:
+                    unfinished += delivery.pending
+        return unfinished > nearly_all
 
     def _too_large(self) -> Condition:
         return Condition(
             "amqp:link:message-size-exceeded",
             f"a message is larger than the link's {self._settings.message_bytes_max} bytes",
         )
-
-    def _end(self, condition: Condition) -> None:
-        self._refusing = True
-        self._link.close(condition)
 
     def _top_up(self) -> None:
         if self._refusing or not self._link.alive or self._store.full:

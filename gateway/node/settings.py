@@ -77,8 +77,8 @@ class NodeSettings:
             value = getattr(self, field.name)
             if isinstance(value, int) and value < 1 and field.name != "lock_wait_ms":
                 raise InvalidSetting(f"{field.name} is {value}; it must be 1 or more")
-        if self.session_bytes_max < self.message_bytes_max + self.frame_bytes_max:
+        if self.session_bytes_max < self.message_bytes_max + 4 * self.frame_bytes_max:
             raise InvalidSetting(
-                "session_bytes_max must have room for a message of message_bytes_max and a frame, or"
-                " the largest messages would never arrive"
+                "session_bytes_max must have room for a message of message_bytes_max and four frames,"
+                " or the largest messages would never arrive"
             )

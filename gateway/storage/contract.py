@@ -43,6 +43,9 @@ class FeedReader(Protocol):
     def head(self) -> Head:
         """The committed end of the feed; an immutable value, cheap to ask for."""
 
+    def refresh(self) -> bool:
+        """Make `head` what is committed now, by whatever process; tells whether that has moved it."""
+
     def page(self, number: int) -> Page | None:
         """The page of that number, sealed or open, or None if there is none yet."""
 
@@ -72,7 +75,7 @@ class FeedWriter(FeedReader, Protocol):
         """After a failure, return to what is verified on disk; raises StoreFailed."""
 
     def damaged_pages(self) -> list[Page]:
-        """The pages that are known to be damaged, oldest first."""
+        """The pages that a read or `verify` has found damaged, oldest first."""
 
     def verify(self, page: Page) -> bool:
         """Whether a page's bytes are what was recorded; if not, it counts as damaged. May block."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from threading import Lock
 
 from gateway.core.errors import PageDamaged, StoreFailed, StoreMismatch
 from gateway.core.pages import Batch, FeedSettings, Gap, Page, PageWrite, Quarantined
@@ -49,6 +50,7 @@ class StoredFeed:
             raise StoreMismatch(f"{folder} is a feed that was never started: run the gateway on it first")
         self._settings = settings
         self._head = Head()
+        self._hash = hashlib.sha256()
         self._seen_version = -1
 
     @property
@@ -60,13 +62,17 @@ class StoredFeed:
         return self._head
 
     def refresh(self) -> bool:
-        """Take over what was committed since the last call; tells whether there was anything."""
         version = self._catalogue.data_version()
         if version == self._seen_version:
             return False
+        before = self._head
         page, position, quarantined = self._catalogue.head()
         self._head = Head(page, self._open_bytes(page), position, quarantined)
         self._seen_version = version
+        if self._head == before:
+            # What the version told of was there already when the head was read the last time.
+            self._head = before
+            return False
         return True
 
     def page(self, number: int) -> Page | None:
@@ -98,13 +104,19 @@ class StoredFeed:
         return self._folder / PAGES / str(number)
 
     def _open_bytes(self, page: Page | None) -> bytes:
-        """The open page's bytes; only what is new to this reader is read."""
+        """The open page's bytes, none if they are damaged; only what is new to this reader is read."""
         if page is None:
             return b""
         known, data = self._head.page, self._head.data
-        if known is None or known.number != page.number:
+        if known is None or known.number != page.number or not data:
             data = b""
-        return data + self._files.read(self._path(page.number), len(data), page.length - len(data))
+            self._hash = hashlib.sha256()
+        try:
+            new = self._files.read(self._path(page.number), len(data), page.length - len(data))
+        except OSError:
+            return b""
+        self._hash.update(new)
+        return data + new if self._hash.hexdigest() == page.sha256 else b""
 
     def _read_checked(self, page: Page) -> bytes:
         path = self._path(page.number)
@@ -136,6 +148,7 @@ class FeedStore(StoredFeed):
         self._file: AppendFile | None = None
         self._failed = False
         self._damaged: dict[int, Page] = {}
+        self._advancing = Lock()
         try:
             with _disk_errors(folder):
                 self._log = Catalogue(folder / CATALOGUE, writable=True)
@@ -145,6 +158,16 @@ class FeedStore(StoredFeed):
         except BaseException:
             self._release()
             raise
+
+    def refresh(self) -> bool:
+        """Wait for the moment in which a commit can be seen in other processes and not yet in this one."""
+        version = self._catalogue.data_version()
+        if version == self._seen_version:
+            return False
+        before = self._head
+        with self._advancing:
+            self._seen_version = version
+        return self._head is not before
 
     def append(self, batch: Batch) -> None:
         assert self._log is not None
@@ -156,9 +179,10 @@ class FeedStore(StoredFeed):
         self._failed = True
         with _disk_errors(self._folder):
             self._write_pages(batch.writes)
-            self._log.commit(batch)
-        self._failed = False
-        self._advance(batch)
+            with self._advancing:
+                self._log.commit(batch)
+                self._failed = False
+                self._advance(batch)
 
     def recover(self) -> None:
         # The connection goes too: what it believes of a failed transaction is not to be trusted.
@@ -168,6 +192,13 @@ class FeedStore(StoredFeed):
             self._log = Catalogue(self._folder / CATALOGUE, writable=True)
             self._recover(self._log)
         self._failed = False
+
+    def read(self, page: Page) -> bytes:
+        try:
+            return super().read(page)
+        except PageDamaged:
+            self._damaged[page.number] = page
+            raise
 
     def damaged_pages(self) -> list[Page]:
         return [self._damaged[number] for number in sorted(self._damaged)]

@@ -32,6 +32,9 @@ class MemoryFeed:
     def head(self) -> Head:
         return self._head
 
+    def refresh(self) -> bool:
+        return False
+
     def page(self, number: int) -> Page | None:
         return self._pages[number] if 0 <= number < len(self._pages) else None
 
@@ -47,7 +50,11 @@ class MemoryFeed:
 
     def read(self, page: Page) -> bytes:
         assert page.sealed, "an open page is read from the head"
-        return self._read_checked(page)
+        try:
+            return self._read_checked(page)
+        except PageDamaged:
+            self._damaged[page.number] = page
+            raise
 
     def gaps(self) -> list[Gap]:
         return list(self._gaps)

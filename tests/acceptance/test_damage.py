@@ -128,12 +128,13 @@ def test_damaged_pages_are_not_served_while_the_log_is_away(kept, damage: Damage
     damage(kept.page(0))
     damage(kept.page(OPEN_PAGE))
     with running(kept.gateway, ready=False) as gateway:
-        for path, number in ((f"{FEED}/archive/0", 0), (f"{FEED}/latest", OPEN_PAGE)):
-            answer = get(gateway.http, path)
+        for path, named in (("archive/0", f"page 0 in {kept.page(0)}"), ("latest", f"page 2 in {FEED}")):
+            answer = get(gateway.http, f"{FEED}/{path}")
             assert answer.status == 503, answer
             assert answer.header("Retry-After")
-            assert f"page {number} in {kept.page(number)} is damaged" in answer.detail
+            assert f"{named} is damaged" in answer.detail
             assert "writes it again from the event log" in answer.detail
+        assert f"page_damaged log=events partition=0 page={OPEN_PAGE}" in gateway.log()
         assert same(get(gateway.http, f"{FEED}/archive/1"), kept.sealed[1])
         assert readiness(gateway.http)[0] == 503
 
@@ -147,10 +148,10 @@ def test_damaged_pages_are_not_served_while_the_log_is_away(kept, damage: Damage
 
 def test_damage_that_a_reader_finds_is_repaired_without_a_restart(kept):
     with running(kept.gateway) as gateway:
-        # Page 0 was checked already when page 1 has been found whole.
-        until(lambda: same(get(gateway.http, f"{FEED}/archive/1"), kept.sealed[1]))
+        until(lambda: "ingest_attached" in gateway.log())
         flip_a_byte(kept.page(0))
-        assert get(gateway.http, f"{FEED}/archive/0").status == 503
+        answer = get(gateway.http, f"{FEED}/archive/0")
+        assert answer.status == 503, answer
         until(lambda: get(gateway.http, f"{FEED}/archive/0").status == 200)
         assert same(get(gateway.http, f"{FEED}/archive/0"), kept.sealed[0])
 

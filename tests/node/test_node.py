@@ -13,7 +13,7 @@ import cproton
 import pytest
 
 from gateway.amqp.codec import Described
-from gateway.amqp.driver import Condition, Outcome
+from gateway.amqp.driver import AmqpDelivery, Condition, Outcome
 from gateway.amqp.sections import decode_message
 from gateway.core.errors import InvalidSetting
 from gateway.core.message import Symbol, Timestamp
@@ -399,33 +399,75 @@ def test_a_message_of_eight_megabytes_comes_and_goes_in_frames_of_four_kilobytes
 
 
 @pytest.mark.parametrize("size", [20_001, 500_000], ids=["one frame", "many frames"])
-def test_a_message_above_the_limit_ends_its_link_and_is_not_stored(tmp_path: Path, size: int) -> None:
+def test_a_message_above_the_limit_is_rejected_and_stops_no_other(tmp_path: Path, size: int) -> None:
     async def scenario() -> None:
-        settings = NodeSettings(message_bytes_max=20_000)
+        settings = NodeSettings(message_bytes_max=20_000, session_bytes_max=300_000)
         async with running_node(tmp_path, settings=settings) as (_, port):
-            peer = await connect(port, frame_bytes_max=65_536)
-            sender = await peer.sender("events")
-            await sender.send(event(b"fits"))
-            sender.queue.append(event(b"x" * size))
-            sender.on_flow()
-            peer.connection.flush()
-            await until(lambda: sender.closed)
-            assert sender.closed is not None
-            assert sender.closed.name == "amqp:link:message-size-exceeded"
-            assert "20000 bytes" in sender.closed.description
-            sender = await peer.sender("events")
-            assert await sender.send(event(b"goes on")) == [ACCEPTED]
+            peer = await connect(port)
+            sender, other = await peer.sender("events"), await peer.sender("events")
+            small = [event(b"%d" % number) for number in range(100)]
+            first, (outcome, condition), *rest = await sender.send(event(b"fits"), event(b"x" * size), *small)
+            assert first == ACCEPTED
+            assert outcome is Outcome.REJECTED
+            assert condition == Condition(
+                "amqp:link:message-size-exceeded", "a message is larger than the link's 20000 bytes"
+            )
+            assert rest == [ACCEPTED] * 100
+            assert await other.send(event(b"other")) == [ACCEPTED]
             receiver = await peer.receiver("events", filters=EARLIEST)
-            assert await receiver.bodies(2) == [b"fits", b"goes on"]
-            # The limit holds while the message is still coming in, and not only when it is whole.
-            sender = await peer.sender("events")
+            assert len(await receiver.bodies(102)) == 102
+            await peer.close()
+
+    run(scenario)
+
+
+def test_a_message_without_end_is_not_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = NodeSettings(message_bytes_max=20_000, session_bytes_max=300_000)
+        async with running_node(tmp_path, settings=settings) as (node, port):
+            peer = await connect(port)
+            sender, other = await peer.sender("events"), await peer.sender("events")
             await until(lambda: sender.link.credit > 0)
             cproton.pn_delivery(sender.link.impl, b"endless")
-            cproton.pn_link_send(sender.link.impl, b"x" * size)
-            peer.connection.flush()
-            await until(lambda: sender.closed)
-            assert sender.closed is not None
-            assert sender.closed.name == "amqp:link:message-size-exceeded"
+            for _ in range(100):
+                cproton.pn_link_send(sender.link.impl, b"x" * 65_536)
+                peer.connection.flush()
+                await asyncio.sleep(0)
+            await until(lambda: sender.link.outgoing_bytes == 0)
+            assert await other.send(event(b"other")) == [ACCEPTED]
+            held = [link.incoming_bytes for c in node._handler._connections for link in c.links]
+            assert max(held) < 100_000
+            await peer.close()
+
+    run(scenario)
+
+
+def test_links_that_fill_their_session_with_unfinished_messages_do_not_hang_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = NodeSettings(message_bytes_max=300_000, session_bytes_max=600_000)
+        async with running_node(tmp_path, settings=settings) as (_, port):
+            peer = await connect(port)
+            first, second = await peer.sender("events"), await peer.sender("events")
+            await until(lambda: first.link.credit > 0 and second.link.credit > 0)
+            message = event(b"x" * 295_000)
+            for end in (first, second):
+                end.numbers[AmqpDelivery(end.link, cproton.pn_delivery(end.link.impl, b"u"))] = -1
+                cproton.pn_link_send(end.link.impl, message[:290_000])
+                peer.connection.flush()
+            await until(lambda: second.link.outgoing_bytes == 0)
+            for end in (first, second):
+                cproton.pn_link_send(end.link.impl, message[290_000:])
+                cproton.pn_link_advance(end.link.impl)
+                peer.connection.flush()
+            await until(lambda: first.outcomes and second.outcomes)
+            assert first.outcomes[-1] == ACCEPTED
+            outcome, condition = second.outcomes[-1]
+            assert outcome is Outcome.REJECTED
+            assert condition is not None
+            assert condition.name == "amqp:resource-limit-exceeded"
+            assert await second.send(event(b"after")) == [ACCEPTED]
+            receiver = await peer.receiver("events", filters=EARLIEST)
+            assert await receiver.bodies(2) == [b"x" * 295_000, b"after"]
             await peer.close()
 
     run(scenario)
@@ -517,7 +559,7 @@ def test_many_events_keep_their_order_through_windows_and_frames(tmp_path: Path)
 def test_a_small_backlog_holds_senders_back_without_losing_an_event(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = NodeSettings(
-            backlog_bytes_max=20_000, message_bytes_max=100_000, session_bytes_max=200_000
+            backlog_bytes_max=20_000, message_bytes_max=100_000, session_bytes_max=400_000
         )
         async with running_node(tmp_path, settings=settings) as (_, port):
             peer = await connect(port)

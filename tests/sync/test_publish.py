@@ -320,8 +320,8 @@ def test_a_terminal_shows_progress_and_the_result_stays_clean(lines):
             stderr=theirs,
             check=True,
         )
-    os.close(theirs)
     assert b" events" in os.read(ours, 65536)
+    os.close(theirs)
     os.close(ours)
     assert json.loads(process.stdout)["published"] == 50
 
