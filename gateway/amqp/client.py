@@ -14,14 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from gateway.core.errors import InvalidSetting, LogUnavailable
 
-from .driver import (
-    AmqpConnection,
-    AmqpDelivery,
-    AmqpLink,
-    Condition,
-    ConnectionSettings,
-    EngineHandler,
-)
+from .driver import AmqpConnection, ConnectionSettings, EngineHandler
+from .endpoints import AmqpDelivery, AmqpLink, Condition
 
 PORTS = {"amqp": 5672, "amqps": 5671}
 

@@ -14,7 +14,7 @@ from gateway.core.errors import DecodeError, LogUnavailable
 from .client import Broker, Client, LinkOwner
 from .dialects import event_streams
 from .dialects.event_streams import PartitionInfo
-from .driver import AmqpDelivery, AmqpLink
+from .endpoints import AmqpDelivery, AmqpLink
 from .sections import decode_message
 
 CREDIT_WINDOW = 1_000

@@ -38,7 +38,7 @@ from .backoff import Backoff
 from .client import Broker, Client
 from .consumer import Consumer, read_info
 from .dialects.event_streams import offset_and_time
-from .driver import AmqpDelivery, Outcome
+from .endpoints import AmqpDelivery, Outcome
 from .fingerprint import fingerprint
 from .repair import repair_page
 from .sections import decode_message, strip_delivery_annotations
@@ -82,6 +82,8 @@ class Ingest:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._trouble: str | None = "not attached yet"
+        self._storing = True
+        """False from a failure of the store to the next commit, which proves that there is room again."""
         self._consumer: Consumer | None = None
         self._committing: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[GatewayError]
@@ -110,6 +112,7 @@ class Ingest:
                 await self._attachment(backoff)
             except GatewayError as error:
                 store_failed = isinstance(error, StoreFailed)
+                self._storing = self._storing and not store_failed
                 self._trouble = str(error)
                 _log.warning("ingest_interrupted", extra=self._facts | {"reason": str(error)})
             if not self._stop.is_set():
@@ -129,8 +132,9 @@ class Ingest:
             consumer = Consumer(client, self._name.log, self._name.partition, self)
             await consumer.start(None if self._position is None else self._position.offset)
             self._consumer = consumer
-            self._trouble = None
-            backoff.reset()
+            if self._storing:
+                self._trouble = None
+                backoff.reset()
             _log.info("ingest_attached", extra=self._facts | {"offset": self._offset()})
             await self._until_over(consumer)
         finally:
@@ -166,6 +170,9 @@ class Ingest:
                 f" {self._position.offset}: it was made from another log. Bring that log back, or"
                 " use another --data folder, which fills from this one"
             )
+        if latest is None or (self._position is not None and latest == self._position.offset):
+            # The batch that the store failed on is not in the log any more: nothing will prove the store.
+            self._storing = True
 
     def _offset(self) -> str:
         return "@earliest" if self._position is None else self._position.offset
@@ -289,6 +296,9 @@ class Ingest:
                 self._clear()
                 await self._loop.run_in_executor(None, self._store.append, batch)
                 self._position = batch.position
+                if not self._storing:
+                    self._storing, self._trouble = True, None
+                    _log.info("store_recovered", extra=self._facts)
                 self._changed()
                 for message_id, outcome in reports:
                     self._visibility.resolve(message_id, outcome)

@@ -17,10 +17,11 @@ from gateway.core.mapping import Mapping
 from gateway.core.pages import Page, Paginator
 from gateway.storage.contract import FeedWriter
 
-from .client import Backoff, Broker, Client
+from .backoff import Backoff
+from .client import Broker, Client
 from .consumer import Consumer, read_info
 from .dialects.event_streams import offset_and_time
-from .driver import AmqpDelivery, Outcome
+from .endpoints import AmqpDelivery, Outcome
 from .sections import decode_message
 
 REPAIR_WAIT_S = 60.0

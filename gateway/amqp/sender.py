@@ -15,11 +15,12 @@ from gateway.core.errors import GatewayError, LogUnavailable, MessageRefused, Ou
 
 from .client import Broker, Client, LinkOwner, parse_broker
 from .dialects import event_streams
-from .driver import AmqpDelivery, AmqpLink, Outcome
+from .endpoints import AmqpDelivery, AmqpLink, Condition, Outcome
 
 UNANSWERED_MAX = 1_000
 GATHER_S = 0.001
 QUEUED_BYTES_MAX = 32 * 1024 * 1024
+OUT_OF_RESOURCES = "amqp:resource-limit-exceeded"
 
 
 class Answer(Protocol):
@@ -125,12 +126,8 @@ class LogSender(LinkOwner):
             if not delivery.settled:
                 return
             error: GatewayError | None = OutcomeUnknown("the log settled without an outcome")
-        elif outcome is Outcome.ACCEPTED:
-            error = None
         else:
-            condition = delivery.condition
-            reason = f"{condition.name}: {condition.description}" if condition else outcome.name
-            error = MessageRefused(f"the log refused the message: {reason}")
+            error = None if outcome is Outcome.ACCEPTED else _refusal(outcome, delivery.condition)
         answer = self._answers.pop(delivery, None)
         delivery.settle()
         if answer is not None and not answer.done():
@@ -144,7 +141,7 @@ class LogSender(LinkOwner):
         queue, answers = self._queue, self._answers
         self._queue, self._answers, self._queued_bytes = deque(), {}, 0
         for _, answer in queue:
-            _fail(answer, LogUnavailable(f"{self._broker}: {reason}"))
+            _fail(answer, LogUnavailable(f"nothing was published: {self._broker}: {reason}"))
         for answer in answers.values():
             _fail(answer, OutcomeUnknown(f"{self._broker} went away before its answer: {reason}"))
         self._room.set()
@@ -179,6 +176,14 @@ class LogSender(LinkOwner):
             self._room.set()
         else:
             self._room.clear()
+
+
+def _refusal(outcome: Outcome, condition: Condition | None) -> GatewayError:
+    """Why the log did not keep a message: for what it is, or because the log cannot keep any now."""
+    reason = f"{condition.name}: {condition.description}" if condition else outcome.name.lower()
+    if outcome is Outcome.REJECTED and (condition is None or condition.name != OUT_OF_RESOURCES):
+        return MessageRefused(f"the log refused the message: {reason}")
+    return LogUnavailable(f"nothing was published: the log keeps no messages now: {reason}")
 
 
 def _fail(answer: Answer, error: GatewayError) -> None:

@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 from multiprocessing.connection import Connection
 
-from gateway.amqp.client import Backoff
+from gateway.amqp.backoff import Backoff
 from gateway.config import Address, Config, LogConfig
 from gateway.core.errors import GatewayError, ListenFailed
 from gateway.node.server import Node

@@ -12,8 +12,8 @@ import asyncio
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from .front import front
-from .live import SITE, Site
+from .front import Front, Handler, front
+from .live import SITE
 from .problems import MEDIA_TYPE, problem_body
 from .settings import SETTINGS, HttpSettings
 
@@ -69,9 +69,9 @@ class LimitedConnection(RequestHandler):
 class LimitedServer(web.Server):
     """Makes limited connections, no more than allowed at a time, and sweeps them."""
 
-    def __init__(self, server: web.Server, site: Site, settings: HttpSettings) -> None:
+    def __init__(self, server: web.Server, handler: Handler, settings: HttpSettings) -> None:
         super().__init__(
-            front(site, settings, server.request_handler),
+            handler,
             request_factory=server.request_factory,
             loop=server._loop,
             **server._kwargs,
@@ -106,9 +106,10 @@ class LimitedServer(web.Server):
 
 
 class LimitedRunner(web.AppRunner):
-    """Runs an application with limited connections."""
+    """Runs an application with limited connections; each request comes to `front_of` first."""
 
-    def __init__(self, app: web.Application) -> None:
+    def __init__(self, app: web.Application, front_of: Front = front) -> None:
+        self._front_of = front_of
         settings = app[SETTINGS]
         super().__init__(
             app,
@@ -121,4 +122,8 @@ class LimitedRunner(web.AppRunner):
         )
 
     async def _make_server(self) -> web.Server:
-        return LimitedServer(await super()._make_server(), self.app[SITE], self.app[SETTINGS])
+        server = await super()._make_server()
+        settings = self.app[SETTINGS]
+        return LimitedServer(
+            server, self._front_of(self.app[SITE], settings, server.request_handler), settings
+        )

@@ -36,10 +36,12 @@ async def archive(request: web.Request) -> web.StreamResponse:
     number = _number(text)
     if feed is None or number is None:
         return _no_feed(request) if feed is None else not_found(f"{text!r} is not a page number")
+    # Asked for first: a page that is sealed meanwhile is found then, or was open at this moment.
+    open_page = _open_page(feed.reader.head)
     document = await feed.archive(number)
     if document is not None:
         return respond(request, document)
-    if number == _open_page(feed.reader.head):
+    if number == open_page:
         return _redirect(302, feed.links.current)
     return not_found(f"there is no page {number} yet in {feed.links.base}")
 

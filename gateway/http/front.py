@@ -23,6 +23,8 @@ from .settings import HttpSettings
 _ELABORATE = ("Prefer", "A-IM")
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+Front = Callable[[Site, HttpSettings, Handler], Handler]
+"""What makes the handler of all requests from that of those which need a route."""
 
 
 def front(site: Site, settings: HttpSettings, routed: Handler) -> Handler:

@@ -12,6 +12,7 @@ from gateway.core.errors import PageDamaged
 from gateway.core.event import Event
 from gateway.core.identity import ContentID
 from gateway.core.links import FeedLinks
+from gateway.core.pages import Page
 from gateway.storage.contract import FeedReader, Head
 
 from .documents import Document, DocumentCache, archive_document, subscription_document
@@ -41,7 +42,7 @@ class LiveFeed:
         self.links = FeedLinks(name.log, name.partition)
         self._cache = cache
         self._rendered: tuple[Head, Document] | None = None
-        self._loading: dict[int, asyncio.Task[Document | None]] = {}
+        self._loading: dict[int, asyncio.Task[Document]] = {}
         self._waiters: set[asyncio.Future[None]] = set()
         self._polling = False
 
@@ -73,18 +74,18 @@ class LiveFeed:
             return document
         task = self._loading.get(number)
         if task is None:
-            task = asyncio.ensure_future(self._load(number))
+            page = self.reader.page(number)
+            if page is None or not page.sealed:
+                return None
+            task = asyncio.ensure_future(self._load(page))
             self._loading[number] = task
             task.add_done_callback(lambda _: self._loading.pop(number, None))
         return await asyncio.shield(task)
 
-    async def _load(self, number: int) -> Document | None:
-        page = self.reader.page(number)
-        if page is None or not page.sealed:
-            return None
+    async def _load(self, page: Page) -> Document:
         data = await asyncio.to_thread(self.reader.read, page)
         document = archive_document(self.links, page, data)
-        self._cache.put(self.links.archive(number), document)
+        self._cache.put(self.links.archive(page.number), document)
         return document
 
     def changed(self) -> None:
@@ -112,9 +113,10 @@ class LiveFeed:
 
     def _poll(self) -> None:
         """Look for what other processes commit, again and again for as long as somebody waits."""
+        self._polling = False
         self.refresh()
-        self._polling = bool(self._waiters)
-        if self._polling:
+        if self._waiters:
+            self._polling = True
             asyncio.get_running_loop().call_later(POLL_S, self._poll)
 
 
@@ -175,6 +177,7 @@ class Site:
             return None
 
     def feed(self, log: str, partition: str) -> LiveFeed | None:
+        """The feed of a partition, with all that is committed."""
         live = self.logs.get(log)
         feed = None if live is None else live.feeds.get(partition)
         if feed is not None and self.shared:
@@ -182,6 +185,7 @@ class Site:
         return feed
 
     def log(self, name: str) -> LiveLog | None:
+        """The log of that name, its feeds with all that is committed."""
         live = self.logs.get(name)
         if live is not None and self.shared:
             for feed in live.feeds.values():

@@ -34,11 +34,9 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
         log = site.log_of(target)
         if log is None:
             return not_found(f"no log takes events about {target}")
-        body = await _body(request, settings.body_time_max_s)
+        body = await read_body(request, settings.body_time_max_s)
         if body is None:
-            response = problem(408, "the body did not arrive in time")
-            response.force_close()
-            return response
+            return late_body()
         event = _event(request, target, body, log)
         headers = request.headers
         wait = "Prefer" not in headers or "respond-async" not in preferences(headers.getall("Prefer"))
@@ -48,8 +46,8 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
     return publish
 
 
-async def _body(request: web.Request, time_max_s: float) -> bytes | None:
-    """The body, or None if it did not arrive in time."""
+async def read_body(request: web.BaseRequest, time_max_s: float) -> bytes | None:
+    """The body, or None if it did not arrive in time; raises HTTPRequestEntityTooLarge."""
     # A small body comes with its headers, and needs no timer.
     if request.content.is_eof():
         return await request.read()
@@ -58,6 +56,13 @@ async def _body(request: web.Request, time_max_s: float) -> bytes | None:
             return await request.read()
     except TimeoutError:
         return None
+
+
+def late_body() -> web.Response:
+    """The answer to a request whose body did not arrive in time."""
+    response = problem(408, "the body did not arrive in time")
+    response.force_close()
+    return response
 
 
 def _event(request: web.Request, target: str, body: bytes, log: LiveLog) -> Event:

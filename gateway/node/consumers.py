@@ -15,7 +15,7 @@ import asyncio
 from typing import Any, Protocol
 
 from gateway.amqp.codec import encode_value
-from gateway.amqp.driver import AmqpDelivery, AmqpLink, Condition, Outcome
+from gateway.amqp.endpoints import AmqpDelivery, AmqpLink, Condition, Outcome
 from gateway.amqp.sections import AMQP_VALUE, encode_delivery_annotations
 from gateway.core.message import Symbol
 from gateway.node.filters import Wanted

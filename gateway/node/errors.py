@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.amqp.driver import Condition
+from gateway.amqp.endpoints import Condition
 from gateway.core.errors import GatewayError
 
 

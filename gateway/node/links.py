@@ -12,7 +12,7 @@ from typing import Any
 
 from proton import Link, Terminus
 
-from gateway.amqp.driver import AmqpLink
+from gateway.amqp.endpoints import AmqpLink
 from gateway.core.message import Symbol
 from gateway.node.consumers import Feed, Information, LinkWork
 from gateway.node.errors import Refused

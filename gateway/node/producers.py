@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from gateway.amqp.driver import AmqpDelivery, AmqpLink, Condition, Outcome
+from gateway.amqp.endpoints import AmqpDelivery, AmqpLink, Condition, Outcome
 from gateway.amqp.sections import section_spans, strip_spans
 from gateway.core.errors import DecodeError
 from gateway.node.errors import AppendFailed, Refused

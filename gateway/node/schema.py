@@ -147,6 +147,23 @@ def write_entries(connection: sqlite3.Connection, batch: dict[int, list[Entry]])
     connection.execute("COMMIT")
 
 
+def discard(connection: sqlite3.Connection, positions: list[tuple[int, int]]) -> None:
+    """Remove what lies behind `positions`, the next sequence and newest timestamp of each partition.
+
+    After a commit that failed it is not known whether its entries are in the file. They were refused, so they
+    must not be there.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    for position, (next_sequence, timestamp) in enumerate(positions):
+        delete = f"DELETE FROM partition_{position:d} WHERE sequence >= ?"  # noqa: S608 - a number
+        connection.execute(delete, (next_sequence,))
+        connection.execute(
+            "UPDATE partitions SET next_sequence = ?, timestamp = ? WHERE position = ?",
+            (next_sequence, timestamp, position),
+        )
+    connection.execute("COMMIT")
+
+
 def read_entries(
     connection: sqlite3.Connection,
     position: int,

@@ -14,14 +14,8 @@ from pathlib import Path
 
 from proton import Session
 
-from gateway.amqp.driver import (
-    AmqpConnection,
-    AmqpDelivery,
-    AmqpLink,
-    Condition,
-    ConnectionSettings,
-    EngineHandler,
-)
+from gateway.amqp.driver import AmqpConnection, ConnectionSettings, EngineHandler
+from gateway.amqp.endpoints import AmqpDelivery, AmqpLink, Condition
 from gateway.core.errors import InvalidSetting
 from gateway.node.errors import AddressInUse, Refused
 from gateway.node.links import Attached, Log, attach

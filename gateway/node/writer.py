@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.node.errors import AppendFailed
-from gateway.node.schema import Entry, Extent, connect, write_entries
+from gateway.node.schema import Entry, Extent, connect, discard, write_entries
 
 
 class Append(NamedTuple):
@@ -58,6 +58,7 @@ class Writer:
         self._stopping = False
         self._wake = threading.Condition()
         self._connection: sqlite3.Connection | None = None
+        self._failed = False
         self._thread = threading.Thread(target=self._run, name=f"log {path.stem}", daemon=True)
         self._thread.start()
 
@@ -113,8 +114,12 @@ class Writer:
         try:
             if self._connection is None:
                 self._connection = connect(self._path)
+                if self._failed:
+                    discard(self._connection, self._positions)
+                    self._failed = False
             write_entries(self._connection, entries)
         except (sqlite3.Error, OSError) as error:
+            self._failed = True
             self._disconnect()
             self._report(batch, {}, AppendFailed(f"{self._path} takes no events: {error}"))
         else:

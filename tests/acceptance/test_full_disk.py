@@ -1,17 +1,14 @@
-"""A disk that is full: said so, nothing acknowledged that is not kept, readers served, and on when there is room.
-
-The limit on the size of files stands in for the disk: it can be set and lifted while a process runs, and
-SQLite and the page files meet it as they would meet the end of the disk.
-"""
+"""A full disk: said so, nothing acknowledged that is not kept, readers served, and on when there is room."""
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-from gateway.core.errors import MessageRefused
+import pytest
+
+from gateway.core.errors import LogUnavailable
+from tests.acceptance.disks import KINDS, Disk
 from tests.acceptance.support import (
     checked,
     entries,
@@ -30,79 +27,81 @@ from tests.acceptance.support import (
 from tests.servers import log_node
 
 BODY = b"x" * 30_000
-FILE_BYTES_MAX = 200_000
 ENVIRONMENT = {"WES_HTTP_PUBLISH_WAIT_MAX_S": "1"}
 
 
-@contextmanager
-def full_disk(pid: int) -> Iterator[None]:
-    """No file of the process may grow beyond FILE_BYTES_MAX."""
-    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, most))
-    yield
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def disk(request, tmp_path) -> Iterator[Disk]:
+    with request.param(tmp_path / "disk") as disk:
+        yield disk
 
 
 def fill(base: str) -> tuple[int, int]:
     """PUT until one is not answered with 201; how many were, and the status of that one."""
-    for number in range(20):
+    for number in range(50):
         answer = put(base, f"/things/{number}", BODY)
         if answer.status != 201:
             return number, answer.status
     raise AssertionError("the disk did not fill up")
 
 
-def test_a_gateway_on_a_full_disk_serves_readers_and_goes_on_when_there_is_room(tmp_path):
+def test_a_gateway_on_a_full_disk_serves_readers_and_goes_on_when_there_is_room(tmp_path, disk):
     node = log_node(tmp_path / "node")
-    gateway = gateway_on(node.amqp, tmp_path / "gateway")
     with running(node):
-        options = ("--archive-bytes-max", "100000")
-        gateway = gateway_on(node.amqp, tmp_path / "gateway", *options, **ENVIRONMENT)
+        options = ("--archive-events-max", "1")
+        gateway = gateway_on(node.amqp, disk.folder / "gateway", *options, **ENVIRONMENT)
+        gateway.log_file = tmp_path / "gateway.log"
         with running(gateway):
-            with full_disk(gateway.pid):
+            first = [f"/before/{number}" for number in range(3)]
+            for target in first:
+                assert put(gateway.http, target, b"before").status == 201
+            with disk.full(gateway.pid):
                 visible, status = fill(gateway.http)
                 # The log has it, durable; that it is visible is not said.
                 assert status == 202
                 reasons = until_unready(gateway.http, "cannot write to")
                 assert str(gateway.data / "feeds" / "events" / "0") in reasons
                 assert "make room or mend the disk" in reasons
-                shown = get(gateway.http, "/feeds/events/0/latest")
+                latest, archive = "/feeds/events/0/latest", "/feeds/events/0/archive/0"
+                shown = get(gateway.http, latest)
                 assert shown.status == 200
-                for _ in range(40):
+                for _ in range(30):
                     assert readiness(gateway.http)[0] == 503
-                    time.sleep(0.02)
                     answer = put(gateway.http, "/things/refused", BODY)
                     assert answer.status == 503, answer
                     assert answer.header("Retry-After")
                     assert "nothing was published" in answer.detail
                     assert "make room or mend the disk" in answer.detail
-                assert get(gateway.http, "/feeds/events/0/latest").body == shown.body
-                assert get(gateway.http, "/feeds/events/0/archive/0").status == 200
-                assert events_in(gateway.http) == visible
+                    time.sleep(0.03)
+                assert get(gateway.http, latest).body == shown.body
+                assert get(gateway.http, archive).status == 200
+                assert events_in(gateway.http) == len(first) + visible
             until_ready(gateway.http)
-            until(lambda: events_in(gateway.http) == visible + 1)
+            until(lambda: events_in(gateway.http) == len(first) + visible + 1)
             assert put(gateway.http, "/things/last", b"last").status == 201
             targets = [part.about for part in entries(gateway.http)]
-            assert targets == [f"/things/{number}" for number in range(visible + 1)] + ["/things/last"]
+            assert targets == [*first, *(f"/things/{n}" for n in range(visible + 1)), "/things/last"]
             checked(gateway.http)
 
 
-def test_a_node_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path):
-    node = log_node(tmp_path / "node")
+def test_a_node_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path, disk):
+    node = log_node(disk.folder / "node")
+    node.log_file = tmp_path / "node.log"
     with running(node), running(gateway_on(node.amqp, tmp_path / "gateway", **ENVIRONMENT)) as gateway:
-        with full_disk(node.pid):
+        with disk.full(node.pid):
             visible, status = fill(gateway.http)
             answer = put(gateway.http, "/things/refused", BODY)
-            assert status == answer.status == 503
+            assert status == answer.status == 503, answer
             assert answer.header("Retry-After")
+            assert "nothing was published" in answer.detail
             assert "takes no events" in answer.detail
             (outcome,) = send(node.amqp, [message(BODY, target="/things/refused")])
-            assert isinstance(outcome, MessageRefused)
+            assert isinstance(outcome, LogUnavailable)
             assert "takes no events" in str(outcome)
             assert "error appends_fail log=events" in node.log()
             assert len(entries(gateway.http)) == visible
         assert put(gateway.http, "/things/last", b"last").status == 201
         assert "appends_recovered log=events" in node.log()
         targets = [part.about for part in entries(gateway.http)]
-        assert targets == [f"/things/{number}" for number in range(visible)] + ["/things/last"]
+        assert targets == [*(f"/things/{n}" for n in range(visible)), "/things/last"]
         checked(gateway.http)

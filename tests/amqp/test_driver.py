@@ -15,15 +15,8 @@ import pytest
 from proton import Session
 
 from gateway.amqp.codec import Described, ULong
-from gateway.amqp.driver import (
-    AmqpConnection,
-    AmqpDelivery,
-    AmqpLink,
-    Condition,
-    ConnectionSettings,
-    EngineHandler,
-    Outcome,
-)
+from gateway.amqp.driver import AmqpConnection, ConnectionSettings, EngineHandler
+from gateway.amqp.endpoints import AmqpDelivery, AmqpLink, Condition, Outcome
 from gateway.core.errors import DecodeError, InvalidSetting
 from gateway.core.message import Symbol
 

@@ -12,15 +12,8 @@ from typing import Any
 from proton import Link, Session
 
 from gateway.amqp.codec import Described
-from gateway.amqp.driver import (
-    AmqpConnection,
-    AmqpDelivery,
-    AmqpLink,
-    Condition,
-    ConnectionSettings,
-    EngineHandler,
-    Outcome,
-)
+from gateway.amqp.driver import AmqpConnection, ConnectionSettings, EngineHandler
+from gateway.amqp.endpoints import AmqpDelivery, AmqpLink, Condition, Outcome
 from gateway.amqp.sections import decode_message, encode_message
 from gateway.core.message import BodyKind, Message, Properties, Symbol
 from gateway.node.server import Node, clock_ms

@@ -13,7 +13,7 @@ import cproton
 import pytest
 
 from gateway.amqp.codec import Described
-from gateway.amqp.driver import AmqpDelivery, Condition, Outcome
+from gateway.amqp.endpoints import AmqpDelivery, Condition, Outcome
 from gateway.amqp.sections import decode_message
 from gateway.core.errors import InvalidSetting
 from gateway.core.message import Symbol, Timestamp

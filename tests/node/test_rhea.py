@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import subprocess
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,34 +13,29 @@ import pytest
 from gateway.node.schema import offset_of
 from tests.node.support import run, running_node
 
-FOLDER = Path(__file__).parent / "rhea"
+INTEROP = Path(__file__).parents[1] / "interop"
 COUNT = 300
 FROM = 120
 
 
 @pytest.fixture(scope="module")
-def rhea() -> Path:
-    """The folder with the client, its packages installed."""
-    with (FOLDER / "package.json").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes side by side install once
-        if not (FOLDER / "node_modules" / ".package-lock.json").exists():
-            subprocess.run(
-                ["npm", "ci", "--no-audit", "--no-fund", "--no-update-notifier", "--silent"],
-                cwd=FOLDER,
-                check=True,
-                timeout=120,
-            )
-    return FOLDER
+def node() -> str:
+    """The program `node`, with the packages of tests/interop installed."""
+    assert (INTEROP / "node_modules" / "rhea").is_dir(), "make test installs rhea: run it, or .ci/interop"
+    beside_python = Path(sys.executable).with_name("node")
+    program = beside_python if beside_python.exists() else shutil.which("node")
+    assert program, "make test installs node: run it, or .ci/interop"
+    return str(program)
 
 
 def test_rhea_sends_events_and_receives_them_from_an_offset_and_from_a_time(
-    tmp_path: Path, rhea: Path
+    tmp_path: Path, node: str
 ) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path) as (_, port):
             client = await asyncio.create_subprocess_exec(
-                "node",
-                str(rhea / "client.js"),
+                node,
+                str(INTEROP / "rhea_client.js"),
                 *(str(port), "events", str(COUNT), str(FROM)),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from gateway.core.errors import InvalidSetting
+from gateway.node import writer
 from gateway.node.errors import AppendFailed, DataLocked, PartitionsChanged, WrongFormat
 from gateway.node.lock import FolderLock
-from gateway.node.schema import Entry, offset_of
+from gateway.node.schema import Entry, offset_of, write_entries
 from gateway.node.server import clock_ms
 from gateway.node.settings import LogSettings, NodeSettings
 from gateway.node.store import LogStore
@@ -292,6 +293,30 @@ def test_a_full_disk_fails_appends_and_nothing_else_and_recovers(tmp_path: Path)
         await store.close()
 
     run(scenario)
+
+
+def test_an_event_that_was_refused_is_not_in_the_log_even_if_its_commit_reached_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_and_fail(connection: sqlite3.Connection, batch: dict[int, list[Entry]]) -> None:
+        write_entries(connection, batch)
+        monkeypatch.setattr(writer, "write_entries", write_entries)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async def scenario() -> None:
+        store = opened(tmp_path, partitions=2)
+        assert await append(store, b"first") == [None]
+        monkeypatch.setattr(writer, "write_entries", write_and_fail)
+        (error,) = await append(store, b"refused")
+        assert isinstance(error, AppendFailed)
+        assert await append(store, b"second", b"third") == [None, None]
+        assert [entry.message for entry in await read(store)] == [b"first", b"second", b"third"]
+        await store.close()
+        store = opened(tmp_path, partitions=2)
+        assert store.partitions[0].next_sequence == 3
+        await store.close()
+
+    run(scenario())
 
 
 def test_closing_commits_what_is_queued(tmp_path: Path) -> None:

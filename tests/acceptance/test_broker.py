@@ -1,0 +1,213 @@
+"""A broker that misbehaves: each event is still in the feed once, in order, or the feed says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.broker import (
+    Broker,
+    Script,
+    abort_a_message,
+    close_after,
+    detach_after,
+    offset,
+    send_garbage,
+    send_in_this_order,
+    vanish_inside_a_message,
+)
+from tests.acceptance.support import (
+    checked,
+    entries,
+    events_in,
+    gateway_on,
+    get,
+    log_document,
+    put,
+    readiness,
+    running,
+    until,
+    until_ready,
+    until_unready,
+)
+
+BODIES = [b"number %d" % number for number in range(10)]
+LARGE = b"x" * 300_000
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(frame_bytes_max=4_096) as broker:
+        broker.add(*BODIES)
+        yield broker
+
+
+def bodies(base: str) -> list[bytes]:
+    return [part.body for part in entries(base)]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (close_after(4), "amqp:connection:forced: maintenance"),
+        (detach_after(4), "amqp:link:detach-forced: moved elsewhere"),
+        (vanish_inside_a_message(4), "the connection was closed"),
+        (vanish_inside_a_message(0), "the connection was closed"),
+        (send_garbage, "amqp:connection:framing-error"),
+    ],
+    ids=["closes", "detaches", "vanishes inside a message", "vanishes inside the first", "sends garbage"],
+)
+def test_the_gateway_goes_on_where_a_broker_broke_off(broker: Broker, tmp_path, script: Script, reason):
+    broker.messages[4:5] = []
+    broker.add(LARGE, *BODIES)
+    broker.scripts = [script]
+    with running(
+        gateway_on(broker.url, tmp_path / "data", "--archive-events-max", "3"), ready=False
+    ) as gateway:
+        until(lambda: events_in(gateway.http) == len(broker.messages))
+        expected = [*BODIES[:4], *BODIES[5:], LARGE, *BODIES]
+        assert bodies(gateway.http) == expected
+        assert "ingest_interrupted" in gateway.log()
+        assert reason in gateway.log()
+        assert broker.starts[0] == "@earliest"
+        # It asks for the last message that it has made durable, which is not always the last that was sent.
+        assert len(broker.starts) == 2
+        assert broker.starts[1] in ("@earliest", *(offset(number) for number in range(5)))
+        until_ready(gateway.http)
+        checked(gateway.http)
+
+
+def test_a_message_that_the_broker_gives_up_on_leaves_nothing_behind(broker: Broker, tmp_path):
+    broker.add(LARGE)
+    broker.scripts = [abort_a_message(10)]
+    with running(gateway_on(broker.url, tmp_path / "data")) as gateway:
+        until(lambda: events_in(gateway.http) == len(broker.messages))
+        assert bodies(gateway.http) == [*BODIES, LARGE]
+        assert len(broker.starts) == 1
+
+
+def test_what_comes_again_is_dropped(broker: Broker, tmp_path):
+    broker.scripts = [send_in_this_order(0, 0, 1, 2, 1, 2, 3, 0, 4, 4, 5)]
+    with running(gateway_on(broker.url, tmp_path / "data")) as gateway:
+        until(lambda: events_in(gateway.http) >= len(BODIES))
+        assert bodies(gateway.http) == BODIES
+        # From the beginning again, though a later offset was asked for.
+        broker.scripts = [send_in_this_order(*range(len(BODIES)))]
+        broker.drop_connections()
+        broker.add(b"last", first=len(BODIES))
+        until(lambda: events_in(gateway.http) > len(BODIES))
+        assert bodies(gateway.http) == [*BODIES, b"last"]
+        assert broker.starts == ["@earliest", offset(len(BODIES) - 1)]
+        assert log_document(gateway.http)["partitions"][0]["gaps"] == []
+        checked(gateway.http)
+
+
+def test_a_gap_is_shown_with_both_offsets_and_starts_a_new_generation(broker: Broker, tmp_path):
+    with running(gateway_on(broker.url, tmp_path / "data")) as gateway:
+        until(lambda: events_in(gateway.http) == len(BODIES))
+        before = get(gateway.http, "/feeds/events/0/latest")
+        generation = log_document(gateway.http)["partitions"][0]["generation"]
+        broker.messages.clear()
+        broker.add(*BODIES, first=25)
+        broker.drop_connections()
+        until(lambda: events_in(gateway.http) == 2 * len(BODIES))
+
+        shown = log_document(gateway.http)["partitions"][0]
+        assert shown["gaps"] == [{"ordinal": 10, "offset_before": offset(9), "offset_after": offset(25)}]
+        assert shown["generation"] != generation
+        archive = get(gateway.http, "/feeds/events/0/archive/0")
+        assert archive.body == before.body
+        identities = [part.value("Content-ID").split("@")[0] for part in entries(gateway.http)]
+        assert identities == [
+            *(f"<{ordinal}.{generation}" for ordinal in range(10)),
+            *(f"<{ordinal}.{shown['generation']}" for ordinal in range(10, 20)),
+        ]
+        assert (
+            f"gap log=events partition=0 offset_before={offset(9)} offset_after={offset(25)}" in gateway.log()
+        )
+        checked(gateway.http)
+
+        # A restart neither forgets the gap nor finds it again.
+        gateway.stop()
+        gateway.start()
+        assert log_document(gateway.http)["partitions"][0] == shown
+
+
+def test_a_gap_in_front_of_a_message_for_the_quarantine_is_not_forgotten(broker: Broker, tmp_path):
+    with running(gateway_on(broker.url, tmp_path / "data")) as gateway:
+        until(lambda: events_in(gateway.http) == len(BODIES))
+        broker.messages[:] = [(25, b"\x00\x53\x77\x40")]
+        broker.drop_connections()
+        until(lambda: log_document(gateway.http)["partitions"][0]["quarantined"] == 1)
+        gateway.kill()
+        broker.add(b"after the gap", first=26)
+        gateway.start()
+        until(lambda: events_in(gateway.http) == len(BODIES) + 1)
+        gaps = log_document(gateway.http)["partitions"][0]["gaps"]
+        assert gaps == [{"ordinal": 10, "offset_before": offset(9), "offset_after": offset(26)}]
+        checked(gateway.http)
+
+
+def test_a_broker_that_drops_the_filter_in_silence_is_not_read(broker: Broker, tmp_path):
+    broker.echo_filter = False
+    with running(gateway_on(broker.url, tmp_path / "data"), ready=False) as gateway:
+        reasons = until_unready(gateway.http, "filter")
+        assert "does not know the event-streams delivery-annotations filter" in reasons
+        assert events_in(gateway.http) == 0
+        answer = put(gateway.http, "/things/1", b"one")
+        assert answer.status == 503
+        assert "nothing was published" in answer.detail
+        broker.echo_filter = True
+        until_ready(gateway.http)
+        until(lambda: events_in(gateway.http) == len(BODIES))
+
+
+def test_a_put_whose_outcome_nobody_knows_is_not_sent_again(broker: Broker, tmp_path):
+    published: list[object] = []
+
+    def take_and_vanish(connection) -> bool:
+        published.append(connection)
+        connection.abort()
+        return False
+
+    broker.settle_published = take_and_vanish
+    options = {"WES_HTTP_PUBLISH_WAIT_MAX_S": "1"}
+    with running(gateway_on(broker.url, tmp_path / "data", **options)) as gateway:
+        answer = put(gateway.http, "/things/1", b"one")
+        assert answer.status == 503, answer
+        assert answer.header("Retry-After")
+        assert "look into the feed before you send it again" in answer.detail
+        until_ready(gateway.http)
+        assert len(published) == 1
+        broker.settle_published = lambda _: True
+        assert put(gateway.http, "/things/2", b"two").status == 201
+        assert bodies(gateway.http) == [*BODIES, b"two"]
+
+
+def test_a_put_that_the_log_kept_before_it_vanished_is_answered_once_it_is_visible(broker: Broker, tmp_path):
+    def keep_and_vanish(connection) -> bool:
+        broker.settle_published = lambda _: True
+        broker.later(0.05, broker_connection_abort(connection))
+        return True
+
+    def broker_connection_abort(connection):
+        # Its settlement is still in the engine, and is lost with it.
+        connection.abort()
+        return lambda: None
+
+    broker.settle_published = keep_and_vanish
+    with running(gateway_on(broker.url, tmp_path / "data")) as gateway:
+        answer = put(gateway.http, "/things/1", b"one")
+        assert answer.status == 201, answer
+        assert bodies(gateway.http) == [*BODIES, b"one"]
+        assert readiness(gateway.http)[0] in (200, 503)
+
+
+def test_events_are_settled_only_when_they_are_durable(broker: Broker, tmp_path):
+    with running(gateway_on(broker.url, tmp_path / "data")) as gateway:
+        until(lambda: len(broker.settled) == len(BODIES))
+        assert events_in(gateway.http) == len(BODIES)
+        gateway.kill()
+        gateway.start()
+        assert bodies(gateway.http) == BODIES
