@@ -316,7 +316,7 @@ def test_an_event_that_was_refused_is_not_in_the_log_even_if_its_commit_reached_
         assert store.partitions[0].next_sequence == 3
         await store.close()
 
-    run(scenario())
+    run(scenario)
 
 
 def test_closing_commits_what_is_queued(tmp_path: Path) -> None:

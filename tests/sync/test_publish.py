@@ -5,9 +5,11 @@ import json
 import os
 import pty
 import random
+import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections import defaultdict
@@ -312,6 +314,8 @@ def test_lines_from_standard_input_are_sent_as_they_come():
 
 def test_a_terminal_shows_progress_and_the_result_stays_clean(lines):
     ours, theirs = pty.openpty()
+    # A new pseudo-terminal has no columns, and then there is no room for a bar.
+    termios.tcsetwinsize(theirs, (24, 80))
     with recorder(lambda number, path: time.sleep(0.02) or 201) as server:
         file = lines(*(line(number, "/t") for number in range(50)))
         process = subprocess.run(
@@ -320,6 +324,7 @@ def test_a_terminal_shows_progress_and_the_result_stays_clean(lines):
             stderr=theirs,
             check=True,
         )
+    assert select.select([ours], [], [], 0)[0], "something was written"
     assert b" events" in os.read(ours, 65536)
     os.close(theirs)
     os.close(ours)
