@@ -23,7 +23,6 @@ from gateway.core.errors import (
     GatewayError,
     LogUnavailable,
     MessageRefused,
-    PageDamaged,
     StoreFailed,
     UnmappableMessage,
 )
@@ -183,6 +182,7 @@ class Ingest:
         self._failed = self._loop.create_future()
         self._paginator = Paginator(self._store.settings, head.page, head.data)
         self._position = head.position
+        self._received = None if head.position is None else head.position.offset
         self._gap_before = None if head.position is None else head.position.gap_before
         self._resuming = head.position is not None
         self._clear()
@@ -207,26 +207,30 @@ class Ingest:
     def receive(self, data: bytes, delivery: AmqpDelivery) -> None:
         message: Message | None = None
         problem: GatewayError | None = None
+        offset: str | None
         try:
             message = decode_message(data)
             offset, time_ms = offset_and_time(message.delivery_annotations)
         except DecodeError as error:
             problem = error
-            offset, time_ms = self._salvage(data)
-        if self._is_old(offset, data):
-            delivery.settle(Outcome.ACCEPTED)
-            return
+            offset, time_ms = _salvage(data)
+        if offset is not None:
+            if self._is_old(offset, data):
+                delivery.settle(Outcome.ACCEPTED)
+                return
+            self._received, self._last = offset, (offset, data)
         event: Event | None = None
         if message is not None and problem is None:
             try:
                 event = self._map(message, time_ms)
             except UnmappableMessage as error:
                 problem = error
-        if event is not None:
+        if event is not None and offset is not None:
             self._add(event, offset, message)
         else:
-            self._set_aside(Quarantined(offset, time_ms, str(problem), data), message)
-        self._last = offset, data
+            # One that does not tell where it stands is noted as behind the one before it.
+            place = self._received or ""
+            self._set_aside(Quarantined(place, time_ms, str(problem), data), message)
         self._bytes += len(data)
         self._deliveries.append(delivery)
 
@@ -234,18 +238,9 @@ class Ingest:
         if self._committing is None and self._deliveries and not self._failed.done():
             self._committing = self._loop.create_task(self._commit())
 
-    def _salvage(self, data: bytes) -> tuple[str, int | None]:
-        """Where an undecodable message stands; right behind the one before if it does not even tell that."""
-        try:
-            return offset_and_time(strip_delivery_annotations(data)[2])
-        except DecodeError:
-            return self._last[0] if self._last else "", None
-
     def _is_old(self, offset: str, data: bytes) -> bool:
-        """Whether a message is stored already; also proves, once, that the log is the same and complete."""
-        last = None if self._position is None else self._position.offset
-        if self._last is not None:
-            last = self._last[0]
+        """Whether a message came before; also proves, once, that the log is the same and complete."""
+        last = self._received
         resuming, self._resuming = self._resuming, False
         if last is None or (offset > last and not resuming):
             return False
@@ -295,7 +290,7 @@ class Ingest:
                 deliveries, reports = self._deliveries, self._reports
                 self._clear()
                 await self._loop.run_in_executor(None, self._store.append, batch)
-                self._position = batch.position
+                self._position = batch.position or self._position
                 if not self._storing:
                     self._storing, self._trouble = True, None
                     _log.info("store_recovered", extra=self._facts)
@@ -306,18 +301,27 @@ class Ingest:
                     delivery.settle(Outcome.ACCEPTED)
                 if self._consumer is not None:
                     self._consumer.proceed()
-        except (StoreFailed, PageDamaged) as error:
+        except GatewayError as error:
             self._fail(error)
         finally:
             self._committing = None
 
     def _take_batch(self) -> Batch:
-        assert self._last is not None, "there is a delivery"
         writes, gaps = self._paginator.take()
-        offset, data = self._last
-        position = LogPosition(offset, fingerprint(data), self._gap_before)
+        position = None
+        if self._last is not None:
+            offset, data = self._last
+            position = LogPosition(offset, fingerprint(data), self._gap_before)
         return Batch(writes, gaps, tuple(self._quarantined), position)
 
     def _fail(self, error: GatewayError) -> None:
         if not self._failed.done():
             self._failed.set_result(error)
+
+
+def _salvage(data: bytes) -> tuple[str | None, int | None]:
+    """Where an undecodable message stands in its partition, if it tells at least that."""
+    try:
+        return offset_and_time(strip_delivery_annotations(data)[2])
+    except DecodeError:
+        return None, None

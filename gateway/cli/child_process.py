@@ -22,18 +22,19 @@ from .output import log_to_standard_error
 
 START_WAIT_S = 60.0
 STOP_WAIT_S = 15.0
+STEADY_S = 1.0
+"""A child that has run for so long did not fail at its start, and is started again at once when it ends."""
 
 _log = logging.getLogger("wes.serve")
 
-Work = Callable[..., Awaitable[Callable[[], Awaitable[None]]]]
-"""A coroutine function that starts the child's part; it returns how to end that, in good order."""
+Work = Callable[..., Awaitable[tuple[object, Callable[[], Awaitable[None]]]]]
+"""Starts the child's part; gives a word for the parent, and what ends the part in good order."""
 
 
 class ChildProcess:
-    """Runs `work(tell, *arguments)` in a child process until `stop`.
+    """Runs `work(*arguments)` in a child process until `stop`; `work` is a function of a module.
 
-    `work` is a function of a module. It calls `tell` with one word, once, when it is ready. `name` names the
-    child in the log; `arguments` may be changed, for the next start.
+    `name` says in logs and errors what the child is. `arguments` may be changed, for the next start.
     """
 
     def __init__(self, name: str, work: Work, *arguments: object) -> None:
@@ -65,28 +66,36 @@ class ChildProcess:
 
     async def _start(self) -> Any:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(
-            target=_child, args=(theirs, self._work, self.arguments), daemon=True
-        )
+        process = self._context.Process(target=_child, args=(theirs, self._work, self.arguments), daemon=True)
         process.start()
         theirs.close()
         self._process, self._pipe = process, ours
         try:
-            ready, word = await asyncio.to_thread(_first_word, ours)
+            async with asyncio.timeout(START_WAIT_S):
+                await _readable(ours.fileno())
+            ready, word = ours.recv()
+        except TimeoutError:
+            ready, word = False, f"the {self._name} was not ready in time"
         except (EOFError, OSError):
-            ready, word = False, "it ended before it was ready"
+            ready, word = False, f"the {self._name} ended before it was ready"
         if not ready:
             await self._end()
-            raise ListenFailed(f"the {self._name} did not start: {word}")
+            raise ListenFailed(word)
         return word
 
     async def _watch(self) -> None:
         backoff = Backoff()
-        facts = {"process": self._name}
+        facts = {"child": self._name}
+        loop = asyncio.get_running_loop()
         while True:
             assert self._process is not None
-            await _ended(self._process)
+            started = loop.time()
+            await _readable(self._process.sentinel)
+            if loop.time() - started >= STEADY_S:
+                backoff.reset()
+            self._process.join()
             _log.error("process_ended", extra=facts | {"exit_code": self._process.exitcode})
+            await self._end()
             while True:
                 await asyncio.sleep(backoff.next_s())
                 try:
@@ -104,25 +113,18 @@ class ChildProcess:
             await asyncio.to_thread(self._process.join, STOP_WAIT_S)
             if self._process.is_alive():
                 self._process.kill()
+                self._process.join()
             self._process = None
 
 
-async def _ended(process: multiprocessing.process.BaseProcess) -> None:
+async def _readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(process.sentinel, ended.set)
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
     try:
-        await ended.wait()
+        await readable.wait()
     finally:
-        loop.remove_reader(process.sentinel)
-    process.join()
-
-
-def _first_word(pipe: Connection) -> tuple[bool, Any]:
-    if not pipe.poll(START_WAIT_S):
-        return False, "it was not ready in time"
-    ready, word = pipe.recv()
-    return ready, word
+        loop.remove_reader(descriptor)
 
 
 def _child(pipe: Connection, work: Work, arguments: tuple[object, ...]) -> None:
@@ -137,10 +139,11 @@ async def _run(pipe: Connection, work: Work, arguments: tuple[object, ...]) -> N
     over = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, over.set)
     try:
-        end = await work(lambda word: pipe.send((True, word)), *arguments)
+        word, end = await work(*arguments)
     except GatewayError as error:
         pipe.send((False, str(error)))
         return
+    pipe.send((True, word))
     # Nothing is ever sent to the child: readable means that the parent has gone.
     loop.add_reader(pipe.fileno(), over.set)
     await over.wait()

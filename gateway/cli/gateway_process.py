@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Coroutine
 from typing import Any
 
@@ -18,7 +17,7 @@ from gateway.amqp.publisher import LogPublisher
 from gateway.amqp.repair import keep_pages_whole
 from gateway.amqp.visibility import Visibility
 from gateway.config import Address, Config, LogConfig
-from gateway.core.errors import GatewayError, ListenFailed, StoreFailed
+from gateway.core.errors import GatewayError, StoreFailed
 from gateway.core.event import parse_name
 from gateway.core.mapping import native_mapping
 from gateway.http.app import make_app
@@ -26,6 +25,9 @@ from gateway.http.connection import LimitedRunner
 from gateway.http.documents import DocumentCache
 from gateway.http.live import LiveLog, Site
 from gateway.storage.filestore import FeedStore, feed_folder
+
+from .listener import BACKLOG, bind, bind_first
+from .workers import Workers
 
 STOP_WAIT_S = 15.0
 
@@ -135,7 +137,7 @@ class Gateway:
 
     def __init__(self, config: Config, node: Address | None) -> None:
         self._config = config
-        self._site = Site(self, DocumentCache(config.http.page_cache_bytes_max))
+        self._site = Site(self, DocumentCache(config.http.page_cache_bytes_max), shared=config.workers > 0)
         self._services: list[LogService] = []
         for log in config.logs:
             if log.broker:
@@ -147,41 +149,30 @@ class Gateway:
             self._services.append(service)
             self._site.logs[log.name] = service.live
         self._runner = LimitedRunner(make_app(self._site, config.http))
+        self._workers = Workers(config, self._site) if config.workers else None
 
     async def start(self) -> Address:
         """Open everything and listen; returns where. Raises GatewayError."""
-        listener = bind(self._config.listen)
+        listener, address = (bind_first if self._workers else bind)(self._config.listen)
         for service in self._services:
             await service.start()
         await self._runner.setup()
-        await web.SockSite(self._runner, listener, backlog=1_024).start()
-        host, port = listener.getsockname()[:2]
-        return Address(host, port)
+        if self._workers is not None:
+            await self._workers.start(address)
+        await web.SockSite(self._runner, listener, backlog=BACKLOG).start()
+        return address
 
     async def stop(self) -> None:
         """Drain: not ready, no more waits, answer what is under way, then commit and close."""
         self._site.drain()
-        await self._runner.cleanup()
+        if self._workers is None:
+            await self._runner.cleanup()
+        else:
+            await asyncio.gather(self._workers.drain(), self._runner.cleanup())
+            await self._workers.stop()
         for service in self._services:
             await service.stop()
 
     def problems(self) -> list[str]:
         """See `gateway.http.live.Readiness`."""
         return [problem for service in self._services for problem in service.problems()]
-
-
-def bind(address: Address) -> socket.socket:
-    """A listening socket's socket; raises ListenFailed if the port is taken or the host is not ours."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address.host, address.port))
-    except OSError as error:
-        listener.close()
-        raise ListenFailed(
-            f"cannot listen on {address}: {error.strerror}. Stop what uses it, or give --listen another"
-            " address; port 0 takes a free one"
-        ) from None
-    listener.setblocking(False)
-    return listener

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import gc
 import signal
 from typing import Any
 
 from gateway.config import OPTIONS, Config
 
+from .memory import settle_memory
 from .options import add_options, load_config
 from .output import log_to_standard_error, say_listening
-
-GARBAGE_MIN = 20_000
-"""Objects that are made before the collector looks for cycles."""
 
 
 def register(subparsers: Any) -> None:
@@ -43,28 +39,19 @@ async def _serve(config: Config, *, as_json: bool) -> None:
     over = stop_signal()
     embedded = [log for log in config.logs if not log.broker]
     node = NodeProcess(config, embedded) if embedded else None
-    watching: asyncio.Task[None] | None = None
     try:
         address = None
         if node is not None:
             address = await node.start()
             say_listening(f"amqp://{address}", as_json=as_json)
-            watching = asyncio.create_task(node.watch())
         gateway = Gateway(config, address)
         try:
             say_listening(f"http://{await gateway.start()}", as_json=as_json)
-            # What is there now stays, and what a request makes is freed by its reference counts: the
-            # collector need not look at the one at all, nor at the other so often.
-            gc.freeze()
-            gc.set_threshold(GARBAGE_MIN, 50, 50)
+            settle_memory()
             await over.wait()
         finally:
             await gateway.stop()
     finally:
-        if watching is not None:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
         if node is not None:
             await node.stop()
 

@@ -20,6 +20,9 @@ from gateway.core.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 
+# As RFC 9110 has them; Python's own differ from version to version.
+_PHRASES = {413: "Content Too Large", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
+
 _log = logging.getLogger("wes.http")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -27,7 +30,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def problem_body(status: int, detail: str) -> bytes:
     """A problem document of the type `about:blank`, whose title is the status phrase (RFC 9457, 4.2.1)."""
-    fields = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    title = _PHRASES.get(status) or HTTPStatus(status).phrase
+    fields = {"title": title, "status": status, "detail": detail}
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
@@ -68,9 +72,10 @@ def _of(error: GatewayError) -> web.Response:
         case LogUnavailable(retry_after_s=seconds):
             return problem(503, str(error), Retry_After=str(seconds))
         case OutcomeUnknown():
-            return problem(503, str(error), Retry_After="5")
+            # Without Retry-After: whoever obeys it would publish the event a second time.
+            return problem(504, str(error))
         case MessageRefused():
-            return problem(502, str(error))
+            return problem(422, str(error))
         case PageDamaged():
             _log.error("page_not_served", extra={"reason": str(error)})
             return problem(503, str(error), Retry_After="30")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from gateway.core.errors import InvalidEvent
-from gateway.core.event import Event, Method, header_text, parse_media_type, parse_target
+from gateway.core.event import METHODS, Event, Method, header_text, parse_media_type, parse_target
 from gateway.core.identity import ContentID
 from gateway.core.links import RESERVED, FeedLinks
 from gateway.core.mapping import CONTENT_ENCODING
@@ -23,14 +23,22 @@ from .live import LiveLog, Site
 from .problems import not_found, problem
 from .settings import HttpSettings
 
+ALLOWED_ON_READ = "GET, HEAD, OPTIONS"
+ALLOWED_ON_TARGET = ", ".join(sorted((*METHODS, "GET", "HEAD", "OPTIONS")))
+
+
+def is_reserved(path: str) -> bool:
+    """Whether `path` belongs to the gateway itself and can be no event target."""
+    return path.partition("?")[0].split("/", 2)[1] in RESERVED
+
 
 def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awaitable[web.Response]]:
     """A handler that publishes one event about the path of its request."""
 
     async def publish(request: web.Request) -> web.Response:
         target = parse_target(_raw_path(request))
-        if target.partition("?")[0].split("/", 2)[1] in RESERVED:
-            return problem(405, f"{target} is not an event target: GET it", Allow="GET, HEAD")
+        if is_reserved(target):
+            return problem(405, f"{target} is not an event target: GET it", Allow=ALLOWED_ON_READ)
         log = site.log_of(target)
         if log is None:
             return not_found(f"no log takes events about {target}")

@@ -282,6 +282,35 @@ def send_in_this_order(*indices: int) -> Script:
     return script
 
 
+def send_again_later(*indices: int, wait_s: float) -> Script:
+    """Send messages, and after a while send them again, with what is left behind them."""
+
+    def script(broker: Broker, link: AmqpLink, first: int) -> None:
+        for index in indices:
+            broker.send(link, index)
+        broker.done(link)
+
+        def again() -> None:
+            send_in_this_order(*indices)(broker, link, first)
+            link.connection.flush()
+
+        broker.later(wait_s, again)
+
+    return script
+
+
+def send_unplaced(*, after: int) -> Script:
+    """Send some, then a message that does not tell where in the log it stands, then what is left."""
+
+    def script(broker: Broker, link: AmqpLink, first: int) -> None:
+        for index in range(first, after):
+            broker.send(link, index)
+        link.send(native(99, b"unplaced"), b"unplaced", settled=False)
+        broker.send_to_the_end(link, after)
+
+    return script
+
+
 def send_garbage(broker: Broker, link: AmqpLink, first: int) -> None:
     """Send a frame that makes no sense."""
     broker.send(link, first)

@@ -375,8 +375,8 @@ def test_a_publication_is_answered_with_the_headers_of_its_entry(method, status)
     ("answer", "status", "retry_after"),
     [
         (LogUnavailable("nothing was published: away"), 503, "1"),
-        (OutcomeUnknown("look into the feed"), 503, "5"),
-        (MessageRefused("too large"), 502, None),
+        (OutcomeUnknown("look into the feed"), 504, None),
+        (MessageRefused("too large"), 422, None),
         (None, 202, None),
     ],
 )
@@ -432,6 +432,23 @@ def test_what_cannot_be_published_says_why_and_nothing_is_sent(path, method, bod
         assert server.publisher.given == []
 
     served(scenario, body_bytes_max=1000)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/products/1", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"),
+        ("/feeds/things/0/latest", "GET, HEAD, OPTIONS"),
+        ("/", "GET, HEAD, OPTIONS"),
+    ],
+)
+def test_options_and_refused_methods_tell_what_is_allowed(path, allowed):
+    async def scenario(server):
+        options, purge = await server.ask(path, "OPTIONS"), await server.ask(path, "PURGE")
+        assert (options.status, options.getheader("Allow")) == (204, allowed)
+        assert (purge.status, purge.getheader("Allow")) == (405, allowed)
+
+    served(scenario)
 
 
 def test_a_coded_body_is_published_as_it_came_and_says_how_it_is_coded():

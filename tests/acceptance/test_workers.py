@@ -1,0 +1,433 @@
+"""`wes serve --workers N`: several processes on one address that no client can tell from one."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests import servers
+from tests.acceptance.support import (
+    Response,
+    archives,
+    call,
+    checked,
+    events_in,
+    get,
+    lasting_node,
+    log_document,
+    put,
+    readiness,
+    running,
+    until,
+    until_ready,
+    wes,
+)
+
+WORKERS = 2
+CONNECTIONS_MAX = 200
+LATEST = "/feeds/events/0/latest"
+LISTEN, ESTABLISHED = "0A", "01"
+
+
+# Which process has which socket, as the kernel tells it
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.add(str(entry.readlink()))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def sockets(port: int, state: str, peer: int | None = None) -> set[str]:
+    """The TCP sockets on a local port in that state, as they are called among open files."""
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        ours, theirs = (int(fields[column].rpartition(":")[2], 16) for column in (1, 2))
+        if ours == port and fields[3] == state and peer in (None, theirs):
+            found.add(f"socket:[{fields[9]}]")
+    return found
+
+
+def port_of(server: servers.Server) -> int:
+    port = urlsplit(server.http).port
+    assert port is not None
+    return port
+
+
+def readers(server: servers.Server) -> list[int]:
+    """The children that listen where the main process does."""
+    listening = sockets(port_of(server), LISTEN)
+    return [child for child in children(server.pid) if open_files(child) & listening]
+
+
+class Connection:
+    """A connection that stays open, and the process that has its other end."""
+
+    def __init__(self, server: servers.Server) -> None:
+        port = port_of(server)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        assert self.ask("GET", "/livez").status == 200
+        peer = self._connection.sock.getsockname()[1]
+        processes = [server.pid, *children(server.pid)]
+        other_end = sockets(port, ESTABLISHED, peer)
+        (self.pid,) = [pid for pid in processes if open_files(pid) & other_end]
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> Response:
+        self._connection.request(method, path, body, headers or {})
+        response = self._connection.getresponse()
+        return Response(response.status, response.getheaders(), response.read())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def to_each(server: servers.Server) -> dict[int, Connection]:
+    """A connection to each process that answers."""
+    found: dict[int, Connection] = {}
+    for _ in range(CONNECTIONS_MAX):
+        connection = Connection(server)
+        if found.setdefault(connection.pid, connection) is not connection:
+            connection.close()
+        if len(found) == WORKERS + 1:
+            return found
+    raise AssertionError(f"only {sorted(found)} ever answered on {CONNECTIONS_MAX} connections")
+
+
+def workers_gateway(folder: Path, *options: str, **environment: str) -> servers.Server:
+    return servers.gateway(folder, "--workers", str(WORKERS), *options, **environment)
+
+
+def fill(server: servers.Server, count: int) -> None:
+    for number in range(count):
+        assert put(server.http, f"/things/{number}", b"number %d" % number).status == 201
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[servers.Server]:
+    with running(
+        workers_gateway(
+            tmp_path_factory.mktemp("workers") / "data", "--archive-events-max", "20", "--partitions", "1"
+        )
+    ) as started:
+        fill(started, 50)
+        yield started
+
+
+# One address, one answer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/feeds/events/0/archive/0", {}),
+        ("GET", "/feeds/events/0/archive/0", {"Range": "bytes=10-99"}),
+        ("GET", "/feeds/events/0/archive/0", {"Accept": "image/png"}),
+        ("HEAD", "/feeds/events/0/archive/1", {}),
+        ("GET", "/feeds/events/0/archive/2", {}),
+        ("GET", "/feeds/events/0/archive/3", {}),
+        ("GET", "/feeds/events/0/archive/999", {}),
+        ("GET", LATEST, {}),
+        ("GET", LATEST, {"A-IM": "feed", "If-None-Match": '"45.x"'}),
+        ("HEAD", LATEST, {}),
+        ("GET", "/feeds/events/0/events/5", {}),
+        ("GET", "/feeds/events/0/events/49", {}),
+        ("GET", "/feeds/events/0/events/50", {}),
+        ("GET", "/feeds/events/0?since=2020-01-01T00:00:00Z", {}),
+        ("GET", "/feeds/events/0?since=yesterday", {}),
+        ("GET", "/feeds/%65vents/0/latest", {}),
+        ("GET", "/", {}),
+        ("HEAD", "/", {}),
+        ("GET", "/feeds/events", {}),
+        ("GET", "/feeds/none/0/latest", {}),
+        ("GET", "/feeds/events/7/latest", {}),
+        ("GET", "/feeds/events/../latest", {}),
+        ("GET", "/readyz", {}),
+        ("GET", "/nowhere?x=%20y", {}),
+        ("POST", LATEST, {}),
+        ("OPTIONS", "/things/1", {}),
+        ("PUT", "/things/1", {"Content-Type": "no media type"}),
+        ("DELETE", "/things/%zz", {}),
+    ],
+)
+def test_every_process_gives_the_same_answer(server, method, path, headers):
+    answers = {}
+    for pid, connection in to_each(server).items():
+        answers[pid] = connection.ask(method, path, headers=headers)
+        connection.close()
+    assert server.pid in answers
+    one, *others = answers.values()
+    for other in others:
+        assert (other.status, other.undated, other.body) == (one.status, one.undated, one.body)
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
+def test_every_process_publishes(server, method):
+    body = None if method == "DELETE" else b"published"
+    answers = []
+    for pid, connection in to_each(server).items():
+        answer = connection.ask(method, f"/by/{pid}?", body, {"Content-Type": "text/plain"})
+        assert answer.status in (201, 204), answer
+        links = answer.header("Link") or ""
+        assert links.startswith(f'</by/{pid}?>; rel="about", </feeds/events/0/events/')
+        answers.append([name for name, _ in answer.headers])
+        connection.close()
+    assert answers.count(answers[0]) == WORKERS + 1
+
+
+@pytest.mark.parametrize("rounds", [200])
+def test_a_write_is_seen_by_the_next_read_wherever_it_goes(server, rounds):
+    for number in range(rounds):
+        written = put(server.http, "/rounds", b"%d" % number)
+        assert written.status == 201
+        content_id, entry = written.header("Content-ID"), written.header("Location")
+        latest = get(server.http, LATEST)
+        assert f"Content-ID: {content_id}".encode() in latest.body, f"round {number}"
+        assert get(server.http, entry).status == 302
+        ordinal = int(entry.rpartition("/")[2])
+        assert log_document(server.http)["position"]["0"] == ordinal
+
+
+def test_what_one_process_has_shown_no_other_takes_back(server):
+    """Readers see a commit the moment it is made, and the main process must not lag behind them."""
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            put(server.http, "/busy", b"x")
+
+    writers = [threading.Thread(target=write) for _ in range(3)]
+    connections = list(to_each(server).values())
+    for writer in writers:
+        writer.start()
+    try:
+        last = -1
+        for number in range(1_500):
+            answer = connections[number % len(connections)].ask("HEAD", LATEST)
+            ordinal = int((answer.header("ETag") or "").strip('"').partition(".")[0])
+            assert ordinal >= last, f"request {number}"
+            last = ordinal
+            if number % 10 == 0:
+                position = connections[number // 10 % len(connections)].ask("GET", "/feeds/events")
+                assert position.json["position"]["0"] >= last
+                last = position.json["position"]["0"]
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+        for connection in connections:
+            connection.close()
+
+
+def test_a_long_poll_wakes_in_every_process(server):
+    etag = get(server.http, LATEST).header("ETag")
+    woken: dict[int, tuple[Response, float]] = {}
+
+    def wait(pid: int, connection: Connection) -> None:
+        answer = connection.ask("GET", LATEST, headers={"Prefer": "wait=20", "If-None-Match": etag})
+        woken[pid] = answer, time.monotonic()
+
+    connections = to_each(server)
+    waiting = [threading.Thread(target=wait, args=each) for each in connections.items()]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.3)
+    assert not woken
+    written = put(server.http, "/news", b"awaited")
+    answered = time.monotonic()
+    for thread in waiting:
+        thread.join()
+    for answer, at in woken.values():
+        assert answer.status == 200
+        assert (written.header("Content-ID") or "?").encode() in answer.body
+        assert at - answered < 1
+    assert len(woken) == WORKERS + 1
+    for connection in connections.values():
+        connection.close()
+
+
+def test_readers_are_small_and_write_nothing(server):
+    for pid in readers(server):
+        assert "proton" not in Path(f"/proc/{pid}/maps").read_text()
+        assert not [name for name in open_files(pid) if name.endswith("/lock")]
+
+
+def test_a_second_server_is_not_let_onto_the_same_address(server, tmp_path):
+    address = server.http.removeprefix("http://")
+    for workers in ("0", "1"):
+        done = wes(
+            "serve", "--listen", address, "--amqp-listen", "127.0.0.1:0", "--workers", workers,
+            "--data", tmp_path / "other", timeout_s=60,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert f"cannot listen on {address}" in done.stderr
+
+
+def test_the_documents_have_no_breach(server):
+    summary = checked(server.http)
+    print(summary)
+
+
+# Processes that come and go
+
+
+def test_a_killed_reader_is_started_again_and_only_its_own_connections_end(tmp_path):
+    with running(workers_gateway(tmp_path / "data", "--archive-events-max", "5")) as server:
+        fill(server, 12)
+        page = archives(server.http)[0]
+        victim, other = readers(server)
+        connections = to_each(server)
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: not alive(victim))
+        with pytest.raises((http.client.HTTPException, OSError)):
+            connections[victim].ask("GET", "/livez")
+        asked = 0
+        while len(readers(server)) < WORKERS or asked < 100:
+            asked += 1
+            assert get(server.http, "/feeds/events/0/archive/0").body == page.body
+            assert put(server.http, "/meanwhile", b"%d" % asked).status == 201
+            for pid in (server.pid, other):
+                assert connections[pid].ask("GET", "/feeds/events/0/archive/0").body == page.body
+        assert victim not in readers(server)
+        assert set(to_each(server)) == {server.pid, *readers(server)}
+        assert events_in(server.http) == 12 + asked
+        assert 'process_restarted process="reader ' in server.log()
+
+
+def test_nothing_is_left_behind_when_the_main_process_is_killed(tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {"TMPDIR": tempfile.mkdtemp(prefix="wes-test-")}
+    try:
+        gateway = workers_gateway(tmp_path / "data", **environment)
+        with running(gateway) as server:
+            fill(server, 3)
+            (folder,) = Path(environment["TMPDIR"]).iterdir()
+            assert folder.stat().st_mode & 0o777 == 0o700
+            left = children(server.pid)
+            assert len(left) >= WORKERS + 1
+            server.kill()
+            until(lambda: not any(map(alive, left)), within_s=20)
+            assert not folder.exists()
+            server.start()
+            assert events_in(server.http) == 3
+    finally:
+        Path(environment["TMPDIR"]).rmdir()
+
+
+def test_a_stop_answers_what_is_under_way_and_ends_every_process(tmp_path):
+    gateway = workers_gateway(tmp_path / "data")
+    with running(gateway) as server:
+        fill(server, 3)
+        etag = get(server.http, LATEST).header("ETag")
+        connections = to_each(server)
+        left = children(server.pid)
+        answers: list[Response] = []
+
+        def wait(connection: Connection) -> None:
+            answers.append(
+                connection.ask("GET", LATEST, headers={"Prefer": "wait=30", "If-None-Match": etag})
+            )
+
+        waiting = [threading.Thread(target=wait, args=(each,)) for each in connections.values()]
+        for thread in waiting:
+            thread.start()
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 5
+        for thread in waiting:
+            thread.join()
+        assert [answer.status for answer in answers] == [304] * (WORKERS + 1)
+        until(lambda: not any(map(alive, left)), within_s=5)
+        assert "Traceback" not in server.log()
+        assert "process_ended" not in server.log()
+
+
+# What only the main process knows
+
+
+def test_readers_ask_the_main_process_while_nothing_is_known_and_find_what_comes(tmp_path):
+    node = lasting_node(tmp_path / "node")
+    with running(node):
+        amqp = node.amqp
+    gateway = servers.gateway(
+        tmp_path / "data", "--broker", amqp, "--listen", "127.0.0.1:0", "--workers", str(WORKERS),
+        ports=False,
+    )  # fmt: skip
+    with running(gateway, ready=False) as server:
+        connections = to_each(server)
+        for connection in connections.values():
+            assert connection.ask("GET", LATEST).status == 404
+            assert connection.ask("GET", "/readyz").status == 503
+            unsent = connection.ask("PUT", "/things/1", b"x", {"Content-Type": "text/plain"})
+            assert unsent.status == 503
+            assert unsent.header("Retry-After")
+        assert readiness(server.http)[0] == 503
+        with running(node):
+            until_ready(server.http)
+            for connection in connections.values():
+                assert connection.ask("GET", LATEST).status == 204
+            fill(server, 1)
+            for connection in connections.values():
+                assert b"number 0" in connection.ask("GET", LATEST).body
+
+
+def test_damage_that_a_reader_finds_is_repaired(tmp_path):
+    with running(workers_gateway(tmp_path / "data", "--archive-events-max", "5")) as server:
+        fill(server, 13)
+        page = server.data / "feeds" / "events" / "0" / "pages" / "1"
+        connection = next(each for pid, each in to_each(server).items() if pid != server.pid)
+        whole = connection.ask("GET", "/feeds/events/0/archive/0")
+        data = page.read_bytes()
+        page.write_bytes(data[:-9] + b"x" + data[-8:])
+        damaged = connection.ask("GET", "/feeds/events/0/archive/1")
+        assert damaged.status == 503
+        assert "is damaged" in damaged.detail
+        until(lambda: connection.ask("GET", "/feeds/events/0/archive/1").status == 200)
+        assert page.read_bytes() == data
+        assert connection.ask("GET", "/feeds/events/0/archive/0").body == whole.body
+
+
+def test_a_body_of_any_size_goes_through_and_one_too_large_is_refused_alike(tmp_path):
+    gateway = workers_gateway(tmp_path / "data", WES_HTTP_BODY_BYTES_MAX="3000000")
+    with running(gateway) as server:
+        for size, status in ((0, 201), (1, 201), (2_999_999, 201), (3_000_001, 413)):
+            seen = []
+            for connection in to_each(server).values():
+                answer = connection.ask("PUT", "/large", b"x" * size, {"Content-Type": "text/plain"})
+                assert answer.status == status, answer
+                seen.append((answer.status, sorted(name for name, _ in answer.headers), answer.body))
+                connection.close()
+            assert seen.count(seen[0]) == WORKERS + 1
+        coded = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
+        for connection in to_each(server).values():
+            assert connection.ask("PUT", "/coded", b"not gzip at all", coded).status == 201
+        assert get(server.http, LATEST).body.count(b"Content-Encoding: gzip") == WORKERS + 1
+        assert call(server.http, "PUT", "/things/1", b"chunked", {"Content-Type": "text/plain"}).status == 201
