@@ -8,6 +8,10 @@ sweep once a second cuts those that wait too long: a note costs less than a time
 from __future__ import annotations
 
 import asyncio
+from array import array
+from contextlib import suppress
+from fcntl import ioctl
+from termios import TIOCOUTQ
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -25,6 +29,11 @@ class LimitedConnection(RequestHandler):
 
     headers_since: float | None = None
     stalled_since: float | None = None
+    unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.headers_since = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -38,10 +47,32 @@ class LimitedConnection(RequestHandler):
     def pause_writing(self) -> None:
         super().pause_writing()
         self.stalled_since = self._loop.time()
+        # The sweep looks how much waits; here, once for each large answer, it would cost too much.
+        self.unsent = 0
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self.stalled_since = None
+
+    def overdue(self, now: float, settings: HttpSettings) -> bool:
+        """Whether the client has taken too long; one that reads slowly has not, as long as it reads."""
+        if self.stalled_since is not None:
+            unsent = self._unsent()
+            if unsent < self.unsent:
+                self.stalled_since = now
+            self.unsent = unsent
+        return (
+            self.headers_since is not None and now - self.headers_since > settings.headers_time_max_s
+        ) or (self.stalled_since is not None and now - self.stalled_since > settings.stall_time_max_s)
+
+    def _unsent(self) -> int:
+        """The bytes that wait for the client, here and in the kernel, which has room for megabytes."""
+        if not isinstance(self.transport, asyncio.Transport):
+            return 0
+        queued = array("i", [0])
+        with suppress(OSError):
+            ioctl(self.transport.get_extra_info("socket").fileno(), TIOCOUTQ, queued)
+        return self.transport.get_write_buffer_size() + queued[0]
 
     def cut(self) -> None:
         """End the connection now, whatever is under way."""
@@ -56,6 +87,9 @@ class LimitedConnection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """What is wrong below the application, as a problem document instead of aiohttp's HTML."""
+        if request.writer.output_size > 0:
+            # A second answer must not stand within the first; aiohttp ends the connection for this.
+            raise ConnectionError("an answer broke off") from exc
         if status >= 500:
             self.log_exception("request_failed", exc_info=exc)
         detail = message or "the server failed; its log says why"
@@ -97,10 +131,7 @@ class LimitedServer(web.Server):
         now = self._loop.time()
         for connection in self.connections:
             assert isinstance(connection, LimitedConnection)
-            headers_since, stalled_since = connection.headers_since, connection.stalled_since
-            if (headers_since is not None and now - headers_since > self._settings.headers_time_max_s) or (
-                stalled_since is not None and now - stalled_since > self._settings.stall_time_max_s
-            ):
+            if connection.overdue(now, self._settings):
                 connection.cut()
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
 

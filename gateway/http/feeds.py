@@ -191,7 +191,8 @@ def _open_page(head: Head) -> int:
 
 
 def _redirect(status: int, location: str) -> web.Response:
-    headers = {"Location": location, "Content-Length": "0"}
+    headers = {"Location": location}
     if status == 302:
         headers["Cache-Control"] = NO_STORE
+    headers["Content-Length"] = "0"
     return web.Response(status=status, headers=headers)

@@ -73,7 +73,7 @@ class Forwarder:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer of the main process; raises LogUnavailable if it is away, OutcomeUnknown if it left."""
-        body = await read_body(request, self._settings.body_time_max_s)
+        body = await read_body(request, self._settings)
         if body is None:
             return late_body()
         connection = await self._connect()

@@ -42,7 +42,7 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
         log = site.log_of(target)
         if log is None:
             return not_found(f"no log takes events about {target}")
-        body = await read_body(request, settings.body_time_max_s)
+        body = await read_body(request, settings)
         if body is None:
             return late_body()
         event = _event(request, target, body, log)
@@ -54,16 +54,30 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
     return publish
 
 
-async def read_body(request: web.BaseRequest, time_max_s: float) -> bytes | None:
-    """The body, or None if it did not arrive in time; raises HTTPRequestEntityTooLarge."""
+async def read_body(request: web.BaseRequest, settings: HttpSettings) -> bytes | None:
+    """The body, or None if it did not arrive in time; raises HTTPException for one that is not taken."""
     # A small body comes with its headers, and needs no timer.
     if request.content.is_eof():
         return await request.read()
+    length = request.content_length
+    if length is not None and length > settings.body_bytes_max:
+        raise web.HTTPRequestEntityTooLarge(settings.body_bytes_max, length)
+    if "Expect" in request.headers:
+        await _go_on(request)
     try:
-        async with asyncio.timeout(time_max_s):
+        async with asyncio.timeout(settings.body_time_max_s):
             return await request.read()
     except TimeoutError:
         return None
+
+
+async def _go_on(request: web.BaseRequest) -> None:
+    """Tell a client that asked first to send its body (RFC 9110, 10.1.1)."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise web.HTTPExpectationFailed(text="the only expectation that is met here is 100-continue")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # What was written is not the beginning of the answer.
+    request.writer.output_size = 0
 
 
 def late_body() -> web.Response:

@@ -85,9 +85,10 @@ class HttpWriter(Writer):
             return Told.UNKNOWN
         if answer.status in (201, 202):
             return Told.KEPT
-        assert answer.status == 503, answer
-        assert answer.header("Retry-After"), answer
-        return Told.NOT_KEPT if answer.detail.startswith("nothing was published") else Told.UNKNOWN
+        assert answer.status in (503, 504), answer
+        # Who is told to try again may do so: nothing is half done. Nobody is told so where nobody knows.
+        assert (answer.header("Retry-After") is not None) == (answer.status == 503), answer
+        return Told.NOT_KEPT if answer.status == 503 else Told.UNKNOWN
 
 
 class AmqpWriter(Writer):

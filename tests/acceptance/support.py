@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -199,15 +199,22 @@ def checked(base: str) -> str:
 
 
 def embedded_node(server: Server) -> int | None:
-    """The process id of a gateway's embedded node, None while there is none."""
+    """The process id of a gateway's embedded node, from the lock that it holds; None while there is none."""
     try:
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        for child in children:
+        return int((server.data / "log" / "lock").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def readers(server: Server) -> set[int]:
+    """The process ids of a gateway's reader processes."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    spawned = set()
+    for child in children:
+        with suppress(OSError):
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
-    except OSError:
-        pass
-    return None
+                spawned.add(int(child))
+    return spawned - {embedded_node(server)}
 
 
 def lasting_port() -> int:

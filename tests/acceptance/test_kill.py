@@ -22,6 +22,7 @@ from tests.acceptance.support import (
     entries,
     lasting_port,
     log_document,
+    readers,
     until,
     until_ready,
 )
@@ -37,9 +38,9 @@ LOAD_S = (0.1, 1.2)
 class Embedded:
     """A gateway with its embedded node."""
 
-    def __init__(self, folder):
-        partitions = ("--partitions", str(len(PARTITIONS)))
-        self.gateway = servers.gateway(folder / "data", *partitions, *SETTINGS, **ENVIRONMENT)
+    def __init__(self, folder, *options):
+        options += ("--partitions", str(len(PARTITIONS)))
+        self.gateway = servers.gateway(folder / "data", *options, *SETTINGS, **ENVIRONMENT)
         self.gateway.start()
         self.victims: dict[str, Callable[[], None]] = {
             "gateway": self.kill_gateway,
@@ -61,6 +62,21 @@ class Embedded:
 
     def stop(self):
         self.gateway.stop()
+
+
+class Readers(Embedded):
+    """A gateway with its embedded node and two reader processes."""
+
+    def __init__(self, folder):
+        super().__init__(folder, "--workers", "2")
+        self.victims["reader"] = self.kill_reader
+
+    def kill_reader(self):
+        before = readers(self.gateway)
+        victim = min(before)
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: len(readers(self.gateway) - {victim}) == len(before))
+        until_ready(self.gateway.http)
 
 
 class Separate:
@@ -107,8 +123,8 @@ class Separate:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "rounds"),
-    [(Embedded, ROUNDS // 2), (Separate, ROUNDS - ROUNDS // 2)],
-    ids=["embedded", "separate"],
+    [(make, (ROUNDS + 2 - number) // 3) for number, make in enumerate((Embedded, Readers, Separate))],
+    ids=["embedded", "readers", "separate"],
 )
 def test_no_acknowledged_event_is_lost_or_doubled_whatever_is_killed(tmp_path, make, rounds):
     chance = random.Random(SEED)

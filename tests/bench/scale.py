@@ -71,7 +71,7 @@ def _memory(data: Path, events: int, folder: Path) -> float:
     with serving(data, ready=False) as server:
         script = folder / "pages.lua"
         pages = len(list((data / "feeds" / "events" / "0" / "pages").iterdir())) - 1
-        script.write_text(REDIRECTS.replace("/events/\" ..", "/archive/\" ..") % (1, pages))
+        script.write_text(REDIRECTS.replace('/events/" ..', '/archive/" ..') % (1, pages))
         wrk(f"{server.http}/", "-s", str(script))
         status = Path(f"/proc/{server.pid}/status").read_text()
         match = re.search(r"VmRSS:\s+(\d+) kB", status)

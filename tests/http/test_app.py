@@ -451,6 +451,22 @@ def test_options_and_refused_methods_tell_what_is_allowed(path, allowed):
     served(scenario)
 
 
+def test_a_writer_who_asks_first_is_told_to_go_on():
+    async def scenario(server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = "PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\nExpect: {}\r\n\r\n"
+        writer.write(head.format(2, "100-continue").encode())
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"{}")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 201 Created\r\n")
+        assert server.publisher.given[0][0].body == b"{}"
+        writer.write(head.format(10**9, "100-continue").encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413 ")
+        writer.close()
+
+    served(scenario)
+
+
 def test_a_coded_body_is_published_as_it_came_and_says_how_it_is_coded():
     async def scenario(server):
         for body in (gzip.compress(b"plain"), gzip.compress(b"plain")[:-5], b"not gzip"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -91,6 +92,67 @@ def test_a_reader_elsewhere_sees_batches_whole_and_only_when_it_refreshes(tmp_pa
     assert reader.read(reader.page(0)) == store.read(store.page(0))
     reader.close()
     store.close()
+
+
+def test_a_reader_elsewhere_keeps_its_head_while_nothing_is_committed(tmp_path):
+    store = FeedStore(tmp_path, settings())
+    fill(store, range(2))
+    reader = StoredFeed(tmp_path)
+    assert reader.refresh()
+    head = reader.head
+    # A connection that was opened in between has another version of the same.
+    reader._seen_version = -1
+    assert not reader.refresh()
+    assert reader.head is head
+    reader.close()
+    store.close()
+
+
+def test_a_reader_elsewhere_has_no_bytes_of_a_damaged_open_page(tmp_path):
+    store = FeedStore(tmp_path, settings())
+    fill(store, range(1))
+    reader = StoredFeed(tmp_path)
+    reader.refresh()
+    page = tmp_path / "pages" / "0"
+    fill(store, range(1, 2))
+    whole = page.read_bytes()
+    page.write_bytes(whole[:-1] + b"?")
+    reader.refresh()
+    assert reader.head.page == store.head.page
+    assert reader.head.data == b""
+    page.write_bytes(whole)
+    fill(store, range(2, 3))
+    reader.refresh()
+    assert reader.head == store.head
+    reader.close()
+    store.close()
+
+
+def test_the_writer_shows_what_readers_elsewhere_can_see_already(tmp_path):
+    store = FeedStore(tmp_path, settings())
+    reader = StoredFeed(tmp_path)
+    stop = Event()
+
+    def append() -> None:
+        number = 0
+        while not stop.is_set():
+            fill(store, range(number, number + 1))
+            number += 1
+
+    thread = Thread(target=append)
+    thread.start()
+    try:
+        for _ in range(300):
+            while not reader.refresh():
+                pass
+            seen = reader.head.next_ordinal
+            store.refresh()
+            assert store.head.next_ordinal >= seen
+    finally:
+        stop.set()
+        thread.join()
+        reader.close()
+        store.close()
 
 
 def test_a_feed_that_was_never_started_cannot_be_read(tmp_path):

@@ -16,13 +16,14 @@ class Appender:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._syncing = False
+        self._task: asyncio.Task[None] | None = None
 
     async def append(self, body: bytes) -> None:
         done = asyncio.get_running_loop().create_future()
         self._waiting.append((body, done))
         if not self._syncing:
             self._syncing = True
-            asyncio.ensure_future(self._sync())
+            self._task = asyncio.ensure_future(self._sync())
         await done
 
     async def _sync(self) -> None:

@@ -1,4 +1,4 @@
-"""A bare proton receiver that decodes each message: `MessagingHandler`, prefetch of 1,000, accepted as it comes.
+"""A bare proton receiver that decodes each message: `MessagingHandler`, a prefetch of 1,000.
 
 Prints the seconds from the first message to the last.
 """
