@@ -100,6 +100,7 @@ def test_a_client_that_stops_reading_is_cut_and_disturbs_nobody(server):
     assert len(get(server.http, "/feeds/events/0/archive/0").body) > len(LARGE)
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_slowly_gets_all_of_it(server):
     expected = get(server.http, "/feeds/events/0/archive/0").body
     with closing(connect(server.http)) as client:

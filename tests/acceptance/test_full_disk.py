@@ -45,6 +45,7 @@ def fill(base: str) -> tuple[int, int]:
     raise AssertionError("the disk did not fill up")
 
 
+@pytest.mark.slow
 def test_a_gateway_on_a_full_disk_serves_readers_and_goes_on_when_there_is_room(tmp_path, disk):
     node = log_node(tmp_path / "node")
     with running(node):

@@ -212,6 +212,7 @@ def test_an_embedded_node_that_is_killed_again_and_again_is_back_at_once_each_ti
         assert bodies(server.http) == [b"%d" % number for number in range(7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("embedded", [True, False], ids=["embedded", "separate"])
 def test_sigterm_drains_under_load_and_loses_nothing(tmp_path, embedded):
     if embedded:

@@ -194,6 +194,7 @@ def test_a_message_of_broken_sections_is_rejected_by_the_node(server):
     assert put(server.http, "/things/1", b"next").status == 201
 
 
+@pytest.mark.slow
 def test_bodies_of_8_mib_go_through_frames_of_4_kib_into_pages(tmp_path):
     """Producer to node, and publisher to node: the node says how large a frame may be."""
     node = log_node(tmp_path / "node")

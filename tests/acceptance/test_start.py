@@ -116,6 +116,7 @@ def test_a_log_keeps_its_number_of_partitions(data):
     assert "start with 1" in said
 
 
+@pytest.mark.slow
 def test_a_data_folder_has_one_gateway(start_gateway, tmp_path):
     server = start_gateway(data=tmp_path / "data")
     assert put(server.http, "/things/1", b"one").status == 201
