@@ -44,6 +44,8 @@ from .sections import decode_message, strip_delivery_annotations
 from .visibility import Visibility
 
 BATCH_EVENTS_MAX = 5_000
+BATCH_EVENTS_GOOD = 64
+GATHER_S = 0.001
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 
 _log = logging.getLogger("wes.ingest")
@@ -301,6 +303,9 @@ class Ingest:
                     delivery.settle(Outcome.ACCEPTED)
                 if self._consumer is not None:
                     self._consumer.proceed()
+                if len(self._deliveries) < BATCH_EVENTS_GOOD:
+                    # Right behind one commit, a moment's wait makes one more of several.
+                    await asyncio.sleep(GATHER_S)
         except GatewayError as error:
             self._fail(error)
         finally:
