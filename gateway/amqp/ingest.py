@@ -44,8 +44,8 @@ from .sections import decode_message, strip_delivery_annotations
 from .visibility import Visibility
 
 BATCH_EVENTS_MAX = 5_000
-BATCH_EVENTS_GOOD = 64
-GATHER_S = 0.001
+BATCH_EVENTS_GOOD = 32
+GATHER_S = 0.0003
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 
 _log = logging.getLogger("wes.ingest")
