@@ -33,6 +33,13 @@ def main(arguments: list[str] | None = None) -> int:
     except GatewayError as error:
         print(f"wes: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if error.name not in ("proton", "cproton"):
+            raise
+        print(
+            'wes: this needs python-qpid-proton: pip install "web-event-sourcing[gateway]"', file=sys.stderr
+        )
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

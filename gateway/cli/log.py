@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from gateway.config import Config
+from gateway.config import Address, Config
 
-from .options import add_options, load_config
-from .output import log_to_standard_error, say_listening
-from .serve import stop_signal
+from .options import add_options
+from .server import run_server
 
 
 def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser("log", help="run the event log node alone")
     add_options(parser, "data", "amqp-listen", "log", "partitions")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run_server, serve=_serve))
 
 
-def run(parsed: argparse.Namespace) -> int:
-    config = load_config(parsed)
-    if parsed.print_config:
-        print(config.as_toml(), end="")
-        return 0
-    log_to_standard_error()
-    asyncio.run(_serve(config, as_json=parsed.json))
-    return 0
-
-
-async def _serve(config: Config, *, as_json: bool) -> None:
+async def _serve(config: Config, over: asyncio.Event, say: Callable[[str], None]) -> None:
     from .node_process import run_node
 
-    over = stop_signal()
     embedded = [log for log in config.logs if not log.broker]
     node, port = await run_node(config, embedded, config.amqp_listen)
     try:
-        host = config.amqp_listen.host
-        say_listening(f"amqp://{host}:{port}", as_json=as_json)
+        say(f"amqp://{Address(config.amqp_listen.host, port)}")
         await over.wait()
     finally:
         await node.stop()

@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import signal
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gateway.config import OPTIONS, Config
 
 from .memory import settle_memory
-from .options import add_options, load_config
-from .output import log_to_standard_error, say_listening
+from .options import add_options
+from .server import run_server
 
 
 def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser("serve", help="run the gateway")
     add_options(parser, *(option.name for option in OPTIONS))
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run_server, serve=_serve))
 
 
-def run(parsed: argparse.Namespace) -> int:
-    config = load_config(parsed)
-    if parsed.print_config:
-        print(config.as_toml(), end="")
-        return 0
-    log_to_standard_error()
-    asyncio.run(_serve(config, as_json=parsed.json))
-    return 0
-
-
-async def _serve(config: Config, *, as_json: bool) -> None:
+async def _serve(config: Config, over: asyncio.Event, say: Callable[[str], None]) -> None:
     # Proton is needed only here, not by the commands that are clients.
     from .gateway_process import Gateway
     from .node_process import NodeProcess
 
-    over = stop_signal()
     embedded = [log for log in config.logs if not log.broker]
     node = NodeProcess(config, embedded) if embedded else None
     try:
         address = None
         if node is not None:
             address = await node.start()
-            say_listening(f"amqp://{address}", as_json=as_json)
+            say(f"amqp://{address}")
         gateway = Gateway(config, address)
         try:
-            say_listening(f"http://{await gateway.start()}", as_json=as_json)
+            say(f"http://{await gateway.start()}")
             settle_memory()
             await over.wait()
         finally:
@@ -54,12 +43,3 @@ async def _serve(config: Config, *, as_json: bool) -> None:
     finally:
         if node is not None:
             await node.stop()
-
-
-def stop_signal() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-    return over

@@ -1,0 +1,37 @@
+"""A client's installation has no AMQP library: clients work, and servers say what is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT = """
+import sys
+sys.modules["proton"] = sys.modules["cproton"] = None
+from gateway.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def wes(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("command", ["serve", "log"])
+def test_a_server_names_the_extra_that_it_needs(command, tmp_path):
+    done = wes(command, "--data", str(tmp_path), "--amqp-listen", "127.0.0.1:0")
+    assert done.returncode == 1
+    assert done.stderr.startswith("wes: ")
+    assert 'pip install "web-event-sourcing[gateway]"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("serve", "--print-config"), ("check", "--help"), ("publish", "--help")]
+)
+def test_what_needs_no_amqp_works_without_it(arguments):
+    done = wes(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
