@@ -12,14 +12,6 @@ class NodeError(GatewayError):
     """The root of the node's errors."""
 
 
-class DataLocked(NodeError):
-    """Another process has the data folder."""
-
-    def __init__(self, folder: Path, holder: str) -> None:
-        super().__init__(f"{folder} is in use by {holder}: stop it, or give this node another data folder")
-        self.folder = folder
-
-
 class WrongFormat(NodeError):
     """A log file that this version of the node cannot use."""
 

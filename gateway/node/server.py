@@ -19,9 +19,10 @@ from gateway.amqp.endpoints import AmqpDelivery, AmqpLink, Condition
 from gateway.core.errors import InvalidSetting
 from gateway.node.errors import AddressInUse, Refused
 from gateway.node.links import Attached, Log, attach
-from gateway.node.lock import FolderLock
+from gateway.node.lock import lock_folder
 from gateway.node.settings import LogSettings, NodeSettings
 from gateway.node.store import LogStore
+from gateway.storage.files import FolderLock
 
 logger = logging.getLogger("wes.node")
 
@@ -52,7 +53,7 @@ class Node:
         self._wanted = logs
         self._folder = data / "log"
         self._clock = clock
-        self._lock = FolderLock(self._folder)
+        self._lock: FolderLock | None = None
         self._logs: dict[str, Log] = {}
         self._handler: _Handler | None = None
         self._server: asyncio.Server | None = None
@@ -60,10 +61,10 @@ class Node:
     async def start(self, host: str, port: int) -> int:
         """Open the logs and listen; return the port, which is a free one if `port` is 0.
 
-        Raises DataLocked, WrongFormat, PartitionsChanged or AddressInUse; nothing stays open then.
+        Raises StoreLocked, WrongFormat, PartitionsChanged or AddressInUse; nothing stays open then.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        await self._lock.acquire(wait_ms=self._settings.lock_wait_ms)
+        self._lock = await lock_folder(self._folder, wait_ms=self._settings.lock_wait_ms)
         try:
             for log in self._wanted:
                 store = LogStore(self._folder, log, self._settings, self._clock)
@@ -106,7 +107,9 @@ class Node:
         self._logs.clear()
         for log in logs:
             await log.store.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
 class _Handler(EngineHandler):

@@ -110,17 +110,24 @@ class OsFiles:
 
 
 class FolderLock:
-    """One writer for each folder, among all processes of the machine; it ends with its process."""
+    """One writer for each folder, among all processes of the machine; it ends with its process.
+
+    Raises StoreLocked, which names the process that has it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
             os.close(self._fd)
             raise StoreLocked(
-                f"another process writes to {folder}: stop it, or give this one another --data folder"
+                f"another process writes to {folder}{f', process {holder}' if holder else ''}:"
+                " stop it, or give this one another --data folder"
             ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
         os.close(self._fd)

@@ -15,9 +15,9 @@ import pytest
 from gateway.amqp.codec import Described
 from gateway.amqp.endpoints import AmqpDelivery, Condition, Outcome
 from gateway.amqp.sections import decode_message
-from gateway.core.errors import InvalidSetting
+from gateway.core.errors import InvalidSetting, StoreLocked
 from gateway.core.message import Symbol, Timestamp
-from gateway.node.errors import AddressInUse, DataLocked, PartitionsChanged
+from gateway.node.errors import AddressInUse, PartitionsChanged
 from gateway.node.schema import offset_of
 from gateway.node.server import Node
 from gateway.node.settings import LogSettings, NodeSettings
@@ -707,7 +707,7 @@ def test_a_node_that_cannot_start_says_why_and_leaves_nothing_open(tmp_path: Pat
     async def scenario() -> None:
         brief = NodeSettings(lock_wait_ms=0)
         async with running_node(tmp_path, logs=TWO) as (_, port):
-            with pytest.raises(DataLocked, match="is in use by process"):
+            with pytest.raises(StoreLocked, match=r"another process writes to .*, process"):
                 await Node(brief, TWO, tmp_path).start("127.0.0.1", 0)
             with pytest.raises(AddressInUse, match=f"cannot listen on 127.0.0.1:{port}"):
                 await Node(brief, TWO, tmp_path / "other").start("127.0.0.1", port)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.errors import InvalidSetting
+from gateway.core.errors import InvalidSetting, StoreLocked
 from gateway.node import writer
-from gateway.node.errors import AppendFailed, DataLocked, PartitionsChanged, WrongFormat
-from gateway.node.lock import FolderLock
+from gateway.node.errors import AppendFailed, PartitionsChanged, WrongFormat
+from gateway.node.lock import lock_folder
 from gateway.node.schema import Entry, offset_of, write_entries
 from gateway.node.server import clock_ms
 from gateway.node.settings import LogSettings, NodeSettings
@@ -239,10 +239,9 @@ def test_a_second_holder_of_the_folder_is_refused_with_the_first_ones_process(
         [
             sys.executable,
             "-c",
-            "import asyncio, pathlib, sys, time\n"
-            "from gateway.node.lock import FolderLock\n"
+            "import pathlib, sys, time\n"
+            "from gateway.storage.files import FolderLock\n"
             "lock = FolderLock(pathlib.Path(sys.argv[1]))\n"
-            "asyncio.run(lock.acquire(wait_ms=0))\n"
             "print('held', flush=True)\n"
             "time.sleep(60)\n",
             str(tmp_path),
@@ -252,12 +251,11 @@ def test_a_second_holder_of_the_folder_is_refused_with_the_first_ones_process(
     assert holder.stdout is not None
 
     async def scenario() -> None:
-        lock = FolderLock(tmp_path)
-        with pytest.raises(DataLocked, match=f"in use by process {holder.pid}"):
-            await lock.acquire(wait_ms=100)
+        with pytest.raises(StoreLocked, match=f", process {holder.pid}: stop it"):
+            await lock_folder(tmp_path, wait_ms=100)
         # A holder that is just dying is waited for.
         asyncio.get_running_loop().call_later(0.1, holder.kill)
-        await lock.acquire(wait_ms=5000)
+        lock = await lock_folder(tmp_path, wait_ms=5000)
         lock.release()
 
     try:
