@@ -145,6 +145,7 @@ class LimitedRunner(web.AppRunner):
         super().__init__(
             app,
             access_log=None,
+            lingering_time=settings.linger_time_max_s,
             # A coded body is published as it came: see `publish`.
             auto_decompress=False,
             keepalive_timeout=settings.idle_time_max_s,

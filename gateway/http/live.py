@@ -113,11 +113,10 @@ class LiveFeed:
 
     def _poll(self) -> None:
         """Look for what other processes commit, again and again for as long as somebody waits."""
-        self._polling = False
-        self.refresh()
-        if self._waiters:
-            self._polling = True
+        self._polling = bool(self._waiters)
+        if self._polling:
             asyncio.get_running_loop().call_later(POLL_S, self._poll)
+            self.refresh()
 
 
 @dataclass(slots=True)

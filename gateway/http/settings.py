@@ -31,6 +31,8 @@ class HttpSettings:
     """Published events that wait for that at one time."""
     page_cache_bytes_max: int = 32 * 1024 * 1024
     """Of archive documents in memory, in each process."""
+    linger_time_max_s: float = 1.0
+    """For the rest of a body that was refused, so that its sender gets to read the answer."""
     drain_time_max_s: float = 10.0
     """For requests under way when the server stops."""
 

@@ -21,7 +21,7 @@ from gateway.core.pages import Paginator
 from gateway.http.app import make_app
 from gateway.http.connection import LimitedRunner
 from gateway.http.documents import DocumentCache
-from gateway.http.live import LiveLog, Site
+from gateway.http.live import POLL_S, LiveFeed, LiveLog, Site
 from gateway.http.settings import HttpSettings
 from gateway.storage.memory import MemoryFeed
 from tests.feeds import batch_of, settings
@@ -284,6 +284,30 @@ def test_a_wait_ends_with_a_change_with_the_time_and_with_the_server():
         assert (await server.ask("/readyz")).status == 503
 
     served(scenario, wait_max_s=2)
+
+
+def test_a_shared_feed_is_looked_at_only_while_somebody_waits():
+    async def scenario():
+        class Counting(MemoryFeed):
+            looks = 0
+
+            def refresh(self):
+                self.looks += 1
+                return False
+
+        reader = Counting(settings())
+        feed = LiveFeed(reader, DocumentCache(0), shared=True)
+        await feed.wait(reader.head, 5 * POLL_S)
+        assert reader.looks >= 3
+        waiting = asyncio.create_task(feed.wait(reader.head, 10))
+        await asyncio.sleep(2 * POLL_S)
+        feed.changed()
+        await waiting
+        looks = reader.looks
+        await asyncio.sleep(3 * POLL_S)
+        assert reader.looks == looks
+
+    asyncio.run(scenario())
 
 
 def test_ranges_are_for_sealed_documents():
