@@ -25,6 +25,9 @@ from tests.acceptance.support import (
 )
 from tests.servers import Server, log_node
 
+# Each test starts processes and ends some of them by force.
+pytestmark = pytest.mark.slow
+
 EVENTS = 13
 FEED = "/feeds/events/0"
 OPEN_PAGE = 2

@@ -33,6 +33,9 @@ from tests.acceptance.support import (
     wes,
 )
 
+# Each test starts processes and ends some of them by force.
+pytestmark = pytest.mark.slow
+
 WORKERS = 2
 CONNECTIONS_MAX = 200
 LATEST = "/feeds/events/0/latest"
