@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
 
@@ -32,7 +33,7 @@ class Told(Enum):
     UNKNOWN = "unknown"
 
 
-class Writer(threading.Thread):
+class Writer(threading.Thread, ABC):
     """Publishes about one target until `stop`; `told` says what it was told of each of its events."""
 
     def __init__(self, name: str) -> None:
@@ -57,8 +58,9 @@ class Writer(threading.Thread):
         except BaseException as error:
             self.surprise = error
 
+    @abstractmethod
     def write(self) -> None:
-        raise NotImplementedError
+        """Send events until told to stop."""
 
 
 class HttpWriter(Writer):
