@@ -288,7 +288,3 @@ class AmqpLink:
         """The incoming delivery that the link is at, if any."""
         impl = pn.pn_link_current(self.impl)
         return AmqpDelivery(self, impl) if impl else None
-
-    def advance(self) -> None:
-        """Leave the current incoming delivery for the next."""
-        pn.pn_link_advance(self.impl)

@@ -2,7 +2,7 @@
 
 Theory of operation. Messages are mapped and rendered as they arrive, in the event loop. What has gathered is
 committed in a thread, one batch at a time; while that runs, the next batch gathers, so batches grow with
-the load and no timer is needed. After the commit the batch is visible, settled and reported, in this order.
+the load. After the commit the batch is visible, reported and settled, in this order.
 
 Whatever goes wrong ends the attachment: nothing unsettled is acknowledged, the store returns to what is
 verified on disk if it was the store that failed, and a fresh connection starts at the last stored message.
@@ -44,9 +44,10 @@ from .sections import decode_message, strip_delivery_annotations
 from .visibility import Visibility
 
 BATCH_EVENTS_MAX = 5_000
-BATCH_EVENTS_GOOD = 32
-GATHER_S = 0.0003
 BATCH_BYTES_MAX = 16 * 1024 * 1024
+BATCH_EVENTS_GOOD = 32
+"""With fewer than this, a batch right behind another waits GATHER_S for more."""
+GATHER_S = 0.0003
 
 _log = logging.getLogger("wes.ingest")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -82,15 +82,19 @@ class LogService:
 
     def problems(self) -> list[str]:
         """What keeps events of this log from flowing, a sentence each."""
-        troubles = [self._trouble, self._publisher.trouble]
-        troubles += [ingest.trouble for ingest in self._ingests.values()]
-        return [trouble for trouble in troubles if trouble is not None]
+        publishing = self._publisher.trouble
+        return [*self._obstacles(), *([] if publishing is None else [publishing])]
 
     def _obstacle(self) -> str | None:
+        return next(self._obstacles(), None)
+
+    def _obstacles(self) -> Iterator[str]:
+        """What keeps events from becoming visible, a sentence each."""
         if self._trouble is not None:
-            return self._trouble
-        troubles = (ingest.trouble for ingest in self._ingests.values())
-        return next((trouble for trouble in troubles if trouble is not None), None)
+            yield self._trouble
+        for ingest in self._ingests.values():
+            if (trouble := ingest.trouble) is not None:
+                yield trouble
 
     async def _discover(self) -> None:
         """Ask the log for its partitions until it answers, and open those that are new."""

@@ -193,13 +193,6 @@ class FeedStore(StoredFeed):
             self._recover(self._log)
         self._failed = False
 
-    def read(self, page: Page) -> bytes:
-        try:
-            return super().read(page)
-        except PageDamaged:
-            self._damaged[page.number] = page
-            raise
-
     def damaged_pages(self) -> list[Page]:
         return [self._damaged[number] for number in sorted(self._damaged)]
 
@@ -207,7 +200,6 @@ class FeedStore(StoredFeed):
         try:
             self._read_checked(page)
         except PageDamaged:
-            self._damaged[page.number] = page
             return False
         return True
 
@@ -265,14 +257,19 @@ class FeedStore(StoredFeed):
                 assert damaged is not None
                 self._damaged[number] = damaged
         if page is not None and not page.sealed:
-            try:
+            with suppress(PageDamaged):
                 data = self._read_checked(page)
-            except PageDamaged:
-                self._damaged[page.number] = page
-            else:
                 if sizes[str(page.number)] > page.length:
                     self._files.truncate(self._path(page.number), page.length)
                 self._open_file(page, data)
+
+    def _read_checked(self, page: Page) -> bytes:
+        """Whoever finds a page damaged, it is remembered."""
+        try:
+            return super()._read_checked(page)
+        except PageDamaged:
+            self._damaged[page.number] = page
+            raise
 
     def _open_file(self, page: Page, data: bytes) -> None:
         self._file = self._files.open_append(self._path(page.number))

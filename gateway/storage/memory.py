@@ -50,11 +50,7 @@ class MemoryFeed:
 
     def read(self, page: Page) -> bytes:
         assert page.sealed, "an open page is read from the head"
-        try:
-            return self._read_checked(page)
-        except PageDamaged:
-            self._damaged[page.number] = page
-            raise
+        return self._read_checked(page)
 
     def gaps(self) -> list[Gap]:
         return list(self._gaps)
@@ -90,7 +86,6 @@ class MemoryFeed:
         try:
             self._read_checked(page)
         except PageDamaged:
-            self._damaged[page.number] = page
             return False
         return True
 
@@ -106,5 +101,6 @@ class MemoryFeed:
     def _read_checked(self, page: Page) -> bytes:
         data = self._data[page.number]
         if hashlib.sha256(data).hexdigest() != page.sha256:
+            self._damaged[page.number] = page
             raise PageDamaged(page.number, "memory", "its SHA-256 is not the one recorded")
         return data

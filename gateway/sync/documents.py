@@ -69,7 +69,6 @@ class FeedDocument:
     keys: bytes
     links: dict[str, str] = field(default_factory=dict)
     families: frozenset[str] = frozenset()
-    with_link: int = 0
 
     @property
     def entries(self) -> int:
@@ -162,7 +161,6 @@ def _document(
         keys=b"".join(entry.key for entry in entries),
         links=_relations(answer),
         families=families,
-        with_link=sum(entry.link is not None for entry in entries),
     )
 
 
