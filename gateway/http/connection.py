@@ -36,7 +36,15 @@ class LimitedConnection(RequestHandler):
         self.headers_since = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        stopping = self._close, self._force_close
+        if self._request_in_progress and any(stopping):
+            # aiohttp drops what comes once a stop has begun, and with it the rest of a body that a handler
+            # is reading, which then waits for as long as the stop may take.
+            self._close = self._force_close = False
+            super().data_received(data)
+            self._close, self._force_close = stopping
+        else:
+            super().data_received(data)
         # aiohttp's waiter stays open for as long as no request is complete up to the end of its headers.
         waiter = self._waiter
         if waiter is None or waiter.done():
