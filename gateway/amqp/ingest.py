@@ -48,6 +48,8 @@ BATCH_BYTES_MAX = 16 * 1024 * 1024
 BATCH_EVENTS_GOOD = 32
 """With fewer than this, a batch right behind another waits GATHER_S for more."""
 GATHER_S = 0.0003
+STAGED_EVENTS_MAX = 64
+STAGED_BYTES_MAX = 256 * 1024
 
 _log = logging.getLogger("wes.ingest")
 
@@ -290,9 +292,15 @@ class Ingest:
         try:
             while self._deliveries and not self._failed.done():
                 batch = self._take_batch()
-                deliveries, reports = self._deliveries, self._reports
+                deliveries, reports, batch_bytes = self._deliveries, self._reports, self._bytes
                 self._clear()
-                await self._loop.run_in_executor(None, self._store.append, batch)
+                if len(deliveries) <= STAGED_EVENTS_MAX and batch_bytes <= STAGED_BYTES_MAX:
+                    # Written in the loop, a small batch needs its thread for the disk alone: each change
+                    # between threads costs about as much as such a write.
+                    self._store.stage(batch)
+                    await self._loop.run_in_executor(None, self._store.commit)
+                else:
+                    await self._loop.run_in_executor(None, self._store.append, batch)
                 self._position = batch.position or self._position
                 if not self._storing:
                     self._storing, self._trouble = True, None

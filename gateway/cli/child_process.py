@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import uvloop
+
 from gateway.amqp.backoff import Backoff
 from gateway.core.errors import GatewayError, ListenFailed
 
@@ -131,7 +133,7 @@ def _child(pipe: Connection, work: Work, arguments: tuple[object, ...]) -> None:
     # The parent decides when it is over; an interrupt from the terminal reaches both.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log_to_standard_error()
-    asyncio.run(_run(pipe, work, arguments))
+    uvloop.run(_run(pipe, work, arguments))
 
 
 async def _run(pipe: Connection, work: Work, arguments: tuple[object, ...]) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+import uvloop
+
 from gateway.config import Config
 
 from .options import load_config
@@ -26,7 +28,7 @@ def run_server(parsed: argparse.Namespace, serve: Serve) -> int:
         return 0
     log_to_standard_error()
     say = partial(say_listening, as_json=parsed.json)
-    asyncio.run(_until_stopped(serve, config, say))
+    uvloop.run(_until_stopped(serve, config, say))
     return 0
 
 

@@ -75,7 +75,7 @@ class LimitedConnection(RequestHandler):
 
     def _unsent(self) -> int:
         """The bytes that wait for the client, here and in the kernel, which has room for megabytes."""
-        if not isinstance(self.transport, asyncio.Transport):
+        if self.transport is None:
             return 0
         queued = array("i", [0])
         with suppress(OSError):
@@ -84,7 +84,7 @@ class LimitedConnection(RequestHandler):
 
     def cut(self) -> None:
         """End the connection now, whatever is under way."""
-        if isinstance(self.transport, asyncio.Transport):
+        if self.transport is not None:
             self.transport.abort()
 
     def handle_error(

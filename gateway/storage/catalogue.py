@@ -106,8 +106,8 @@ class Catalogue:
         version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def commit(self, batch: Batch) -> None:
-        """Write `batch` in one transaction, synced when this returns."""
+    def stage(self, batch: Batch) -> None:
+        """Write `batch` in a transaction, which `commit` ends; a failure takes all of it back."""
         execute = self._db.execute
         execute("BEGIN IMMEDIATE")
         try:
@@ -132,11 +132,21 @@ class Catalogue:
                     "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?)",
                     (batch.position.offset, batch.position.sha256, batch.position.gap_before),
                 )
-            execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:
-                execute("ROLLBACK")
+            self._roll_back()
             raise
+
+    def commit(self) -> None:
+        """End the transaction; what it wrote is synced when this returns."""
+        try:
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
 
     def head(self) -> tuple[Page | None, LogPosition | None, int]:
         """The last page, the position in the log, and the number of quarantined messages, of one moment."""

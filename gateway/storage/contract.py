@@ -68,8 +68,14 @@ class FeedReader(Protocol):
 class FeedWriter(FeedReader, Protocol):
     """What the one writer of a partition may do besides."""
 
+    def stage(self, batch: Batch) -> None:
+        """Write `batch` without waiting for the disk; raises StoreFailed, after which it must `recover`."""
+
+    def commit(self) -> None:
+        """Make what was staged durable, then visible; raises StoreFailed likewise. May block."""
+
     def append(self, batch: Batch) -> None:
-        """Make `batch` durable, then visible; raises StoreFailed, after which it must `recover` first."""
+        """`stage` and `commit`."""
 
     def recover(self) -> None:
         """After a failure, return to what is verified on disk; raises StoreFailed."""

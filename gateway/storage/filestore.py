@@ -147,6 +147,13 @@ class FeedStore(StoredFeed):
         self._log: Catalogue | None = None
         self._file: AppendFile | None = None
         self._failed = False
+        self._staged: Batch | None = None
+        self._full: list[AppendFile] = []
+        """Files of full pages, written and not yet synced."""
+        self._dirty = False
+        """Whether the open page's file is written and not yet synced."""
+        self._named = True
+        """Whether the names of all page files are synced."""
         self._damaged: dict[int, Page] = {}
         self._advancing = Lock()
         try:
@@ -170,7 +177,12 @@ class FeedStore(StoredFeed):
         return self._head is not before
 
     def append(self, batch: Batch) -> None:
+        self.stage(batch)
+        self.commit()
+
+    def stage(self, batch: Batch) -> None:
         assert self._log is not None
+        assert self._staged is None, "one batch at a time"
         if self._failed:
             raise StoreFailed(f"{self._folder} failed before: open it anew")
         if self._head.page is not None and self._head.page.number in self._damaged:
@@ -179,8 +191,17 @@ class FeedStore(StoredFeed):
         self._failed = True
         with _disk_errors(self._folder):
             self._write_pages(batch.writes)
+            self._log.stage(batch)
+        self._staged = batch
+
+    def commit(self) -> None:
+        batch, self._staged = self._staged, None
+        assert self._log is not None
+        assert batch is not None, "a commit follows its stage"
+        with _disk_errors(self._folder):
+            self._sync_pages()
             with self._advancing:
-                self._log.commit(batch)
+                self._log.commit()
                 self._failed = False
                 self._advance(batch)
 
@@ -276,20 +297,27 @@ class FeedStore(StoredFeed):
         self._head = Head(page, data, self._head.position, self._head.quarantined)
 
     def _write_pages(self, writes: tuple[PageWrite, ...]) -> None:
-        started = False
         for write in writes:
             if self._file is None:
                 self._file = self._files.open_append(self._path(write.page.number))
-                started = True
+                self._named = False
             self._file.append(write.data)
             if write.page.sealed:
-                self._file.sync()
-                self._file.close()
+                self._full.append(self._file)
                 self._file = None
-        if self._file is not None and writes:
+        self._dirty = self._file is not None and bool(writes)
+
+    def _sync_pages(self) -> None:
+        while self._full:
+            self._full[-1].sync()
+            self._full.pop().close()
+        if self._dirty:
+            assert self._file is not None
             self._file.sync()
-        if started:
+            self._dirty = False
+        if not self._named:
             self._files.sync_folder(self._folder / PAGES)
+            self._named = True
 
     def _advance(self, batch: Batch) -> None:
         page, data = self._head.page, self._head.data
@@ -309,6 +337,10 @@ class FeedStore(StoredFeed):
         self._lock.release()
 
     def _let_go(self) -> None:
+        self._staged = None
+        self._dirty, self._named = False, True
+        while self._full:
+            self._full.pop().close()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -23,6 +23,7 @@ class MemoryFeed:
         self._gaps: list[Gap] = []
         self._quarantine: list[Quarantined] = []
         self._damaged: dict[int, Page] = {}
+        self._staged: Batch | None = None
 
     @property
     def settings(self) -> FeedSettings:
@@ -58,7 +59,17 @@ class MemoryFeed:
     def quarantine(self, after: int = 0, limit: int = 100) -> list[tuple[int, Quarantined]]:
         return list(islice(enumerate(self._quarantine[after:], after + 1), limit))
 
+    def stage(self, batch: Batch) -> None:
+        assert self._staged is None, "one batch at a time"
+        self._staged = batch
+
     def append(self, batch: Batch) -> None:
+        self.stage(batch)
+        self.commit()
+
+    def commit(self) -> None:
+        batch, self._staged = self._staged, None
+        assert batch is not None, "a commit follows its stage"
         for write in batch.writes:
             page = write.page
             if page.number == len(self._pages):

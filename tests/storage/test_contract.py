@@ -122,3 +122,13 @@ def test_events_of_any_size_are_kept(store):
     store.append(Batch(*paginator.take()))
     assert store.page(0).length > 9_000_000
     assert len(store.read(store.page(0))) == store.page(0).length
+
+
+def test_what_is_staged_is_visible_with_its_commit(store):
+    batch = batch_of(Paginator(store.settings), range(3))
+    store.stage(batch)
+    assert store.head.next_ordinal == 0
+    assert store.page_of(0) is None
+    store.commit()
+    assert store.head.next_ordinal == 3
+    assert store.page_of(2) is not None

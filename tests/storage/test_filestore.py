@@ -283,3 +283,18 @@ def test_a_catalogue_that_refuses_leaves_no_trace_of_the_batch(tmp_path):
     fill(store, range(2, 6))
     assert store.head.last_ordinal == 5
     store.close()
+
+
+def test_what_was_staged_and_not_committed_is_gone_after_a_restart(tmp_path):
+    store = FeedStore(tmp_path, settings())
+    fill(store, range(3))
+    head, files = store.head, pages(tmp_path)
+    store.stage(batch_of(Paginator(store.settings, head.page, head.data), range(3, 12)))
+    assert len(pages(tmp_path)) > len(files)
+    store.close()
+    store = FeedStore(tmp_path, settings())
+    assert store.head == head
+    assert pages(tmp_path) == files
+    fill(store, range(3, 12))
+    assert store.head.next_ordinal == 12
+    store.close()
