@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.core.event import Event, Method
 from gateway.core.identity import FeedName
 from gateway.core.pages import Batch, FeedSettings, LogPosition, Page, Paginator
@@ -29,15 +31,23 @@ def batch_of(paginator: Paginator, numbers: range) -> Batch:
     """A batch with the events of those numbers."""
     for number in numbers:
         paginator.add(event(number), offset(number))
-    writes, gaps = paginator.take()
-    return Batch(writes, gaps, (), LogPosition(offset(numbers[-1]), "0" * 64))
+    return replace(paginator.take(), position=LogPosition(offset(numbers[-1]), "0" * 64))
 
 
 def documents(paginator: Paginator) -> tuple[list[Page], list[bytes]]:
     """The pages that a paginator has written, and the bytes of each."""
     pages: dict[int, Page] = {}
     data: dict[int, bytes] = {}
-    for write in paginator.take()[0]:
+    for write in paginator.take().writes:
         pages[write.page.number] = write.page
         data[write.page.number] = data.get(write.page.number, b"") + write.data
     return list(pages.values()), list(data.values())
+
+
+def batch_with(paginator: Paginator, *events: Event) -> Batch:
+    """A batch with those events, behind what the paginator has."""
+    for made in events:
+        page = paginator.page
+        number = 0 if page is None else page.next_ordinal
+        paginator.add(made, offset(number))
+    return paginator.take()

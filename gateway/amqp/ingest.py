@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.core.errors import (
@@ -321,12 +322,11 @@ class Ingest:
             self._committing = None
 
     def _take_batch(self) -> Batch:
-        writes, gaps = self._paginator.take()
         position = None
         if self._last is not None:
             offset, data = self._last
             position = LogPosition(offset, fingerprint(data), self._gap_before)
-        return Batch(writes, gaps, tuple(self._quarantined), position)
+        return replace(self._paginator.take(), quarantined=tuple(self._quarantined), position=position)
 
     def _fail(self, error: GatewayError) -> None:
         if not self._failed.done():

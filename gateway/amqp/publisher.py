@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from itertools import count
 
-from gateway.core.errors import LogUnavailable, OutcomeUnknown
+from gateway.core.errors import LogUnavailable, MessageRefused, OutcomeUnknown
 from gateway.core.event import Event
 from gateway.core.identity import ContentID
 
@@ -89,22 +89,33 @@ class LogPublisher:
         message_id = f"{self._prefix}-{next(self._numbers)}"
         data = encode_native(event, message_id)
         if not wait:
-            await self._accepted(data)
+            await self._accepted(data, message_id, event.target)
             return None
         deadline = self._loop.time() + self._wait_max_s
-        publication = self._visibility.expect(message_id, deadline=deadline)
+        publication = self._visibility.expect(message_id, event.target, deadline=deadline)
         self._sender.send_now(data, publication)
         try:
             return await publication.visible
-        finally:
+        except (LogUnavailable, MessageRefused):
             self._visibility.forget(message_id)
+            raise
+        except BaseException:
+            self._visibility.expect_late(message_id, event.target)
+            raise
 
-    async def _accepted(self, data: bytes) -> None:
+    def unsettled(self, target: str) -> bool:
+        return self._visibility.unsettled(target)
+
+    async def _accepted(self, data: bytes, message_id: str, target: str) -> None:
         answer: asyncio.Future[None] = self._loop.create_future()
+        self._visibility.expect_late(message_id, target)
         self._sender.send_now(data, answer)
         try:
             async with asyncio.timeout(self._wait_max_s):
                 await answer
+        except (LogUnavailable, MessageRefused):
+            self._visibility.forget(message_id)
+            raise
         except TimeoutError:
             raise OutcomeUnknown("the log did not say in time whether it has the event") from None
 
@@ -112,4 +123,5 @@ class LogPublisher:
         """One look at the clock for all who wait costs less than a timer for each."""
         while True:
             await asyncio.sleep(EXPIRY_S)
-            self._visibility.expire(self._loop.time())
+            hindered = (self.trouble or self._obstacle()) is not None
+            self._visibility.expire(self._loop.time(), 0.0 if hindered else EXPIRY_S)

@@ -60,8 +60,7 @@ class _Rebuild:
         if self._missing == 0:
             if self._page.sealed:
                 self._paginator.seal()
-            writes, _ = self._paginator.take()
-            self.done.set_result(b"".join(write.data for write in writes))
+            self.done.set_result(b"".join(write.data for write in self._paginator.take().writes))
 
     def received_all(self) -> None:
         """Nothing is committed before the page is whole."""

@@ -7,9 +7,12 @@ partition the log chose.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from gateway.core.errors import GatewayError, OutcomeUnknown
 from gateway.core.identity import ContentID
+
+LATE_S = 120.0
 
 
 class Publication:
@@ -20,10 +23,11 @@ class Publication:
     will become visible.
     """
 
-    __slots__ = ("_accepted", "_deadline", "visible")
+    __slots__ = ("_accepted", "_deadline", "target", "visible")
 
-    def __init__(self, visible: asyncio.Future[ContentID | None], deadline: float) -> None:
+    def __init__(self, visible: asyncio.Future[ContentID | None], target: str, deadline: float) -> None:
         self._accepted = False
+        self.target = target
         self._deadline = deadline
         self.visible = visible
 
@@ -56,44 +60,83 @@ class Publication:
 
 
 class Visibility:
-    """Messages that somebody waits for; shared by the publisher and the ingests of a log."""
+    """Messages that somebody waits for; shared by the publisher and the ingests of a log.
+
+    One that nobody waits for any more, and that may be in the log all the same, is *late*: it is remembered
+    until it becomes visible, or until so much time has passed with nothing in its way that it was lost.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, Publication] = {}
+        self._late: dict[str, tuple[str, float]] = {}
+        self._late_targets: Counter[str] = Counter()
+        self._unhindered_s = 0.0
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._late)
 
-    def expect(self, message_id: str, *, deadline: float) -> Publication:
+    def expect(self, message_id: str, target: str, *, deadline: float) -> Publication:
         """A publication to wait for, until `deadline` on the event loop's clock."""
-        publication = Publication(self._loop.create_future(), deadline)
+        publication = Publication(self._loop.create_future(), target, deadline)
         self._waiting[message_id] = publication
         return publication
 
-    def forget(self, message_id: str) -> None:
+    def expect_late(self, message_id: str, target: str) -> None:
+        """Nobody waits for the message, which may be in the log or get there."""
         self._waiting.pop(message_id, None)
+        if message_id not in self._late:
+            self._late[message_id] = target, self._unhindered_s + LATE_S
+            self._late_targets[target] += 1
 
-    def expire(self, now: float) -> None:
-        """Resolve those whose time is over; all wait equally long, so the oldest come first."""
+    def forget(self, message_id: str) -> None:
+        """The message is not in the log and will never be."""
+        self._waiting.pop(message_id, None)
+        self._forget_late(message_id)
+
+    def unsettled(self, target: str) -> bool:
+        """Whether a late message is about `target`."""
+        return target in self._late_targets
+
+    def expire(self, now: float, unhindered_s: float) -> None:
+        """Resolve those whose time is over; all wait equally long, so the oldest come first.
+
+        `unhindered_s` has passed since the last call with nothing that keeps messages from becoming visible.
+        """
         overdue = []
         for message_id, publication in self._waiting.items():
             if not publication.expired(now):
                 break
             overdue.append(message_id)
         for message_id in overdue:
-            del self._waiting[message_id]
+            self.expect_late(message_id, self._waiting[message_id].target)
+        self._unhindered_s += unhindered_s
+        while self._late:
+            message_id, (_, end_s) = next(iter(self._late.items()))
+            if end_s > self._unhindered_s:
+                break
+            self._forget_late(message_id)
 
     def expects(self, message_id: object) -> bool:
-        """Whether anybody waits for the message; ids of foreign producers are of any type."""
-        return isinstance(message_id, str) and message_id in self._waiting
+        """Whether anybody asks for the message; ids of foreign producers are of any type."""
+        return isinstance(message_id, str) and (message_id in self._waiting or message_id in self._late)
 
     def resolve(self, message_id: str, outcome: ContentID | GatewayError) -> None:
         """Tell whoever waits what became of the message."""
         publication = self._waiting.pop(message_id, None)
-        if publication is None or publication.visible.done():
+        if publication is None:
+            self._forget_late(message_id)
+        elif publication.visible.done():
             return
-        if isinstance(outcome, ContentID):
+        elif isinstance(outcome, ContentID):
             publication.visible.set_result(outcome)
         else:
             publication.visible.set_exception(outcome)
+
+    def _forget_late(self, message_id: str) -> None:
+        late = self._late.pop(message_id, None)
+        if late is not None:
+            target, _ = late
+            self._late_targets[target] -= 1
+            if not self._late_targets[target]:
+                del self._late_targets[target]

@@ -56,6 +56,33 @@ def evaluate(
     return Outcome.PROCEED
 
 
+def write_allowed(
+    etag: str | None,
+    *,
+    if_match: str | None = None,
+    if_none_match: str | None = None,
+    if_unmodified_since: str | None = None,
+    exists: bool,
+    modified_ms: int | None = None,
+) -> bool:
+    """Whether the preconditions of a request that changes a resource hold (RFC 9110, 13.2.2).
+
+    `exists` tells whether there is a current representation; `etag` is its strong one, None where it is not
+    known which representation that is.
+    """
+    if if_match is not None:
+        matched = exists if if_match.strip() == "*" else etag is not None and matches_strongly(if_match, etag)
+        if not matched:
+            return False
+    elif _later(modified_ms, if_unmodified_since):
+        return False
+    if if_none_match is None:
+        return True
+    if if_none_match.strip() == "*":
+        return not exists
+    return etag is None or not matches_weakly(if_none_match, etag)
+
+
 def byte_range(header: str, length: int, *, etag: str, if_range: str | None = None) -> slice | bool | None:
     """What a Range header asks of a body of `length` bytes with the strong `etag`.
 

@@ -2,7 +2,8 @@
 
 Two forms. The plain one is a JSON object with `method`, `target`, `content_type` and one of `body` (JSON),
 `body_text` and `body_base64`. The other is a CloudEvent in JSON format (CloudEvents 1.0.2, JSON Event
-Format 1.0.2, 3), recognised by its `specversion`.
+Format 1.0.2, 3), recognised by its `specversion`. The lines that `wes sync` writes are of the plain form:
+where the event was in its feed is told there as well, and not read here.
 
 A JSON body is taken as the very bytes that stand in the line, because reading and writing it again would
 turn 1.10 into 1.1 and drop keys that occur twice. What a line says and an event cannot hold is an error,
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from .errors import InvalidEvent
-from .event import Event, Method, parse_media_type, parse_method, parse_target
+from .event import HEADER_VALUE_BYTES_MAX, Event, Method, parse_media_type, parse_method, parse_target
 
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -27,6 +28,29 @@ BINARY_TYPE = "application/octet-stream"
 
 _PLAIN_KEYS = ("method", "target", "content_type", "body", "body_text", "body_base64")
 _BODY_KEYS = _PLAIN_KEYS[3:]
+_EXTRA_HEADERS = "extra_headers"
+# Of another feed: an event that is published gets a new place and time.
+_PLACE_KEYS = ("partition", "ordinal", "content_id", "entry", "last_modified")
+_READ_KEYS = frozenset((*_PLAIN_KEYS, *_PLACE_KEYS, _EXTRA_HEADERS))
+# What a publication sends as request headers must not change what the request is (RFC 9110, 7.6.1 and 10.1).
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_REQUEST_HEADERS = frozenset(
+    (
+        *(
+            "authorization",
+            "connection",
+            "content-length",
+            "content-type",
+            "cookie",
+            "date",
+            "expect",
+            "host",
+        ),
+        *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since", "keep-alive"),
+        *("prefer", "proxy-authorization", "range", "te", "trailer", "transfer-encoding", "upgrade", "via"),
+    )
+)
 # CloudEvents 1.0.2, "Type System" and "Naming Conventions": names are lower-case letters and digits.
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 _CLOUD_REQUIRED = ("specversion", "id", "source", "type")
@@ -57,7 +81,7 @@ def parse_event_line(line: bytes) -> Event:
 
 def _plain_event(members: dict[str, _Value]) -> Event:
     for key in members:
-        if key not in _PLAIN_KEYS:
+        if key not in _READ_KEYS:
             raise InvalidEvent(
                 f"unknown key {ascii(key)[:80]}: use method, target, content_type and one of body, "
                 "body_text and body_base64, or write a CloudEvent, which has specversion"
@@ -66,13 +90,33 @@ def _plain_event(members: dict[str, _Value]) -> Event:
     target = parse_target(_required_text(members, "target", "a path such as /products/1"))
     stated = _text(members, "content_type")
     content_type = None if stated is None else parse_media_type(stated)
+    extra_headers = _extra_headers(members[_EXTRA_HEADERS].value) if _EXTRA_HEADERS in members else ()
     bodies = [key for key in _BODY_KEYS if key in members]
     if len(bodies) > 1:
         raise InvalidEvent(f"{' and '.join(bodies)} are both there: an event has one body")
     if not bodies or _no_body(method, members[bodies[0]], bodies[0]):
-        return Event(method, target, None if method is Method.DELETE else content_type, b"")
+        stated_type = None if method is Method.DELETE else content_type
+        return Event(method, target, stated_type, b"", extra_headers=extra_headers)
     default, body = _plain_body(bodies[0], members)
-    return Event(method, target, content_type or default, body)
+    return Event(method, target, content_type or default, body, extra_headers=extra_headers)
+
+
+def _extra_headers(pairs: Any) -> tuple[tuple[str, str], ...]:
+    """Names and values that may stand in a request and in a part."""
+    found: list[tuple[str, str]] = []
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
+        match pair:
+            case [str(name), str(value)] if type(name) is str and type(value) is str:
+                found.append((name, value))
+            case _:
+                raise InvalidEvent(
+                    'extra_headers is not a list of names and values: write [["Name", "value"]]'
+                )
+        if _HEADER_NAME.fullmatch(name) is None or name.lower() in _REQUEST_HEADERS:
+            raise InvalidEvent(f"extra_headers: {ascii(name)[:80]} cannot be a header of an event")
+        if _HEADER_VALUE.fullmatch(value) is None or len(value) > HEADER_VALUE_BYTES_MAX:
+            raise InvalidEvent(f"extra_headers: the value of {name} cannot stand in a header")
+    return tuple(found)
 
 
 def _plain_body(key: str, members: dict[str, _Value]) -> tuple[str, bytes]:

@@ -14,9 +14,10 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import NamedTuple
 
 from .errors import InvalidSetting
-from .event import Event
+from .event import Event, Method
 from .identity import FeedName, first_generation, generation_after_gap
 from .links import FeedLinks
 from .multipart import closing_delimiter, delimiter, part_renderer
@@ -128,12 +129,25 @@ class LogPosition:
     gap_before: str | None = None
 
 
+class Change(NamedTuple):
+    """An event that may change its target's state, and its place: a part begins at byte `start` of its page.
+
+    `length` is the part's without the delimiter: headers, empty line, body, CRLF.
+    """
+
+    ordinal: int
+    event: Event
+    start: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit makes durable, all of it or nothing."""
+    """What one commit makes durable, all of it or nothing; `changes` are in the feed's order."""
 
     writes: tuple[PageWrite, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    changes: tuple[Change, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
     position: LogPosition | None = None
 
@@ -151,6 +165,7 @@ class Paginator:
         self._render = part_renderer(settings.name)
         self._writes: list[PageWrite] = []
         self._gaps: list[Gap] = []
+        self._changes: list[Change] = []
         self._parts: list[bytes] = []
         self._page = page
         self._hash = hashlib.sha256()
@@ -168,9 +183,9 @@ class Paginator:
         """
         page = self._page
         if page is None:
-            generation = first_generation(event, offset)
-            content = self._render(0, generation, event)
-            self._open(0, generation, 0, offset, content)
+            ordinal, generation = 0, first_generation(event, offset)
+            content = self._render(ordinal, generation, event)
+            self._open(0, generation, ordinal, offset, content)
         else:
             ordinal, generation = page.first_ordinal + self._events, page.generation
             if offset_before_gap is not None:
@@ -182,12 +197,14 @@ class Paginator:
                 self._open(page.number + 1, generation, ordinal, offset, content)
         self._parts.append(self._delimiter)
         self._parts.append(content)
-        self._length += len(self._delimiter) + len(content)
+        start = self._length + len(self._delimiter)
+        self._length = start + len(content)
         self._events += 1
         if event.modified_ms is not None and event.modified_ms > self._modified_ms_max:
             self._modified_ms_max = event.modified_ms
-        assert self._page is not None
-        return self._page.first_ordinal + self._events - 1
+        if event.method is not Method.POST:
+            self._changes.append(Change(ordinal, event, start, len(content)))
+        return ordinal
 
     @property
     def page(self) -> Page | None:
@@ -200,13 +217,14 @@ class Paginator:
         self._length += len(self._closing)
         self._flush(sealed=True)
 
-    def take(self) -> tuple[tuple[PageWrite, ...], tuple[Gap, ...]]:
-        """The writes and gaps since the last call, in order; the last write is to the open page."""
+    def take(self) -> Batch:
+        """What was added since the last call; the last write is to the open page."""
         if self._parts:
             self._flush(sealed=False)
-        taken = tuple(self._writes), tuple(self._gaps)
+        taken = Batch(tuple(self._writes), tuple(self._gaps), tuple(self._changes))
         self._writes.clear()
         self._gaps.clear()
+        self._changes.clear()
         return taken
 
     def _must_cut(self, content: bytes) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from . import feeds, operations, service
+from gateway.core.state import JSON_PATCH_TYPE, MERGE_PATCH_TYPE
+
+from . import entities, feeds, operations, service
 from .documents import NO_STORE
 from .live import SITE, Site
 from .problems import not_found, problem, problems
@@ -25,10 +27,17 @@ def make_app(site: Site, settings: HttpSettings) -> web.Application:
 
 
 async def _otherwise(request: web.Request) -> web.StreamResponse:
-    """What no resource answers: OPTIONS, methods that nothing has, and paths that nothing is known about."""
-    allowed = ALLOWED_ON_READ if is_reserved(request.path) else ALLOWED_ON_TARGET
+    """Event targets; and what no resource answers: OPTIONS, and methods that nothing has."""
+    reserved = is_reserved(request.path)
+    allowed = ALLOWED_ON_READ if reserved else ALLOWED_ON_TARGET
     if request.method == "OPTIONS":
-        return web.Response(status=204, headers={"Allow": allowed, "Cache-Control": NO_STORE})
+        headers = {"Allow": allowed, "Cache-Control": NO_STORE}
+        if not reserved:
+            # Those that become part of the current state; any other is an event all the same (RFC 5789, 3.1).
+            headers["Accept-Patch"] = f"{MERGE_PATCH_TYPE}, {JSON_PATCH_TYPE}"
+        return web.Response(status=204, headers=headers)
     if request.method not in ("GET", "HEAD"):
         return problem(405, f"{request.method} is not allowed here: use {allowed}", Allow=allowed)
+    if not reserved:
+        return await entities.entity(request)
     return not_found(f"there is nothing at {request.path}; the service document is at /")

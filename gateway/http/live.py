@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,8 +15,11 @@ from gateway.core.identity import ContentID
 from gateway.core.links import FeedLinks
 from gateway.core.pages import Page
 from gateway.storage.contract import FeedReader, Head
+from gateway.storage.entities import EntityRecord
+from gateway.storage.shared import Ends, SharedTargets
 
 from .documents import Document, DocumentCache, archive_document, subscription_document
+from .turns import Turns
 
 POLL_S = 0.02
 """Between two looks at a feed that other processes write, while somebody waits for it."""
@@ -30,6 +34,9 @@ class Publisher(Protocol):
         Returns None when the log has the event and it is not visible yet. Raises LogUnavailable if nothing
         was sent, MessageRefused if the log refused it, OutcomeUnknown if no answer came.
         """
+
+    def unsettled(self, target: str) -> bool:
+        """Whether an event about `target` was sent that may become visible and has not yet."""
 
 
 class LiveFeed:
@@ -128,6 +135,32 @@ class LiveLog:
     publisher: Publisher
     extra_headers: tuple[str, ...] = ()
     feeds: dict[str, LiveFeed] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
+    _shared: SharedTargets = field(default_factory=SharedTargets)
+    _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def count_shared(self, feeds: Mapping[str, FeedReader], ends: Ends) -> int:
+        """How many targets have state in several of `feeds` before `ends`."""
+        if len(feeds) < 2:
+            return 0
+        async with self._counting:
+            return await asyncio.to_thread(self._shared.count, feeds, ends)
+
+    def current(self, target: str) -> tuple[LiveFeed, EntityRecord] | None:
+        """How the target stands, with the feed that says so, or None if it never had state.
+
+        A target in several partitions is answered for by the one where it changed last, by the log's time.
+        """
+        found: tuple[LiveFeed, EntityRecord] | None = None
+        for _, feed in sorted(self.feeds.items()):
+            record = feed.reader.entity(target)
+            if record is not None and (found is None or _time(record) >= _time(found[1])):
+                found = feed, record
+        return found
+
+
+def _time(record: EntityRecord) -> int:
+    return -1 if record.modified_ms is None else record.modified_ms
 
 
 class Readiness(Protocol):

@@ -11,20 +11,27 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from gateway.core.errors import InvalidEvent
+from gateway.core.conditional import write_allowed
+from gateway.core.errors import InvalidEvent, LogUnavailable
 from gateway.core.event import METHODS, Event, Method, header_text, parse_media_type, parse_target
 from gateway.core.identity import ContentID
 from gateway.core.links import RESERVED, FeedLinks
 from gateway.core.mapping import CONTENT_ENCODING
 from gateway.core.negotiation import preferences
+from gateway.core.state import Kind
 
 from .documents import NO_STORE
+from .entities import raw_path
 from .live import LiveLog, Site
 from .problems import not_found, problem
 from .settings import HttpSettings
 
 ALLOWED_ON_READ = "GET, HEAD, OPTIONS"
 ALLOWED_ON_TARGET = ", ".join(sorted((*METHODS, "GET", "HEAD", "OPTIONS")))
+
+
+_PRECONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since")
+_SETTLED_POLL_S = 0.02
 
 
 def is_reserved(path: str) -> bool:
@@ -36,7 +43,7 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
     """A handler that publishes one event about the path of its request."""
 
     async def publish(request: web.Request) -> web.Response:
-        target = parse_target(_raw_path(request))
+        target = parse_target(raw_path(request))
         if is_reserved(target):
             return problem(405, f"{target} is not an event target: GET it", Allow=ALLOWED_ON_READ)
         log = site.log_of(target)
@@ -48,10 +55,84 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
         event = _event(request, target, body, log)
         headers = request.headers
         wait = "Prefer" not in headers or "respond-async" not in preferences(headers.getall("Prefer"))
-        identity = await log.publisher.publish(event, wait=wait)
-        return _accepted(event, asked=not wait) if identity is None else _published(event, identity)
+        conditional = any(name in headers for name in _PRECONDITIONS)
+        if settings.preconditions_required and not conditional and event.method is not Method.POST:
+            return _condition_missing(target)
+        await _take_turn(log, target, settings, alone=conditional)
+        try:
+            if conditional:
+                await _until_settled(log, target, settings)
+                refusal = _refusal(request, log, target)
+                if refusal is not None:
+                    return refusal
+            identity = await log.publisher.publish(event, wait=wait)
+            if identity is None:
+                return _accepted(event, asked=not wait)
+            response = _published(event, identity)
+            if conditional:
+                _add_etag(response, log, target, identity)
+            return response
+        finally:
+            log.turns.leave(target)
 
     return publish
+
+
+async def _take_turn(log: LiveLog, target: str, settings: HttpSettings, *, alone: bool) -> None:
+    granted = log.turns.enter(target, alone=alone)
+    if granted is not None:
+        try:
+            await log.turns.wait(target, granted, settings.publish_wait_max_s)
+        except TimeoutError:
+            raise LogUnavailable(f"nothing was published: others about {target} take too long") from None
+
+
+async def _until_settled(log: LiveLog, target: str, settings: HttpSettings) -> None:
+    """Wait for what was sent about the target and is not visible: it comes before a new event."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + settings.publish_wait_max_s
+    while log.publisher.unsettled(target):
+        if loop.time() > deadline:
+            raise LogUnavailable(
+                f"nothing was published: what became of an earlier event about {target} is not known yet"
+            )
+        await asyncio.sleep(_SETTLED_POLL_S)
+
+
+def _refusal(request: web.Request, log: LiveLog, target: str) -> web.Response | None:
+    """The answer to a publication whose preconditions do not hold (RFC 9110, 13.1), else None."""
+    found = log.current(target)
+    headers = request.headers
+    exists = found is not None and found[1].kind is not Kind.DELETED
+    etag = found[1].etag if found is not None and found[1].kind is Kind.PRESENT else None
+    if write_allowed(
+        etag,
+        exists=exists,
+        if_match=headers.get("If-Match"),
+        if_none_match=headers.get("If-None-Match"),
+        if_unmodified_since=headers.get("If-Unmodified-Since"),
+        modified_ms=None if found is None else found[1].modified_ms,
+    ):
+        return None
+    if etag is not None:
+        return problem(412, f"nothing was published: the ETag of {target} is {etag}", ETag=etag)
+    known = "it cannot be told what it is" if exists else "it has no state"
+    return problem(412, f"nothing was published: {target} does not meet the condition, {known}")
+
+
+def _condition_missing(target: str) -> web.Response:
+    return problem(
+        428,
+        f"nothing was published: changes must be conditional here. GET {target} and send its ETag as"
+        " If-Match, or If-None-Match: * for a new one",
+    )
+
+
+def _add_etag(response: web.Response, log: LiveLog, target: str, identity: ContentID) -> None:
+    """The ETag of the state that the event has made, so that the writer can go on from it."""
+    record = log.feeds[identity.partition].reader.entity(target)
+    if record is not None and record.ordinal == identity.ordinal and record.kind is Kind.PRESENT:
+        response.headers["ETag"] = record.etag
 
 
 async def read_body(request: web.BaseRequest, settings: HttpSettings) -> bytes | None:
@@ -127,9 +208,3 @@ def _accepted(event: Event, *, asked: bool) -> web.Response:
     if asked:
         response.headers["Preference-Applied"] = "respond-async"
     return response
-
-
-def _raw_path(request: web.Request) -> str:
-    """The path and query as sent; a request in absolute form (RFC 9112, 3.2.2) has a host in front."""
-    path = request.raw_path
-    return path if path.startswith("/") else request.rel_url.raw_path_qs

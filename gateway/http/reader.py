@@ -33,6 +33,9 @@ class _Elsewhere:
     async def publish(self, event: Event, *, wait: bool) -> ContentID | None:
         raise AssertionError("a reader forwards publications")
 
+    def unsettled(self, target: str) -> bool:
+        raise AssertionError("a reader forwards publications")
+
     def problems(self) -> list[str]:
         raise AssertionError("a reader forwards readiness")
 

@@ -10,6 +10,8 @@ from aiohttp import web
 
 from gateway.core.conditional import Outcome, evaluate
 from gateway.core.links import log_path
+from gateway.core.state import Digest
+from gateway.storage.contract import Head
 
 from .documents import REVALIDATE
 from .live import SITE, LiveFeed, LiveLog
@@ -30,16 +32,29 @@ async def service(request: web.Request) -> web.StreamResponse:
 
 
 async def log(request: web.Request) -> web.StreamResponse:
-    """The log document; its position is of one moment."""
+    """The log document; its position and digest are of one moment."""
     live = request.app[SITE].log(request.match_info["log"])
     if live is None:
         known = ", ".join(sorted(request.app[SITE].logs)) or "none"
         name = request.match_info["log"]
         return not_found(f"there is no log {name!r}; the logs here are: {known}")
     # Nothing is awaited between the first head and the last, so that they are of one moment.
-    partitions = [_partition(feed) for feed in _ordered(live)]
-    position = {entry["partition"]: entry["last"] for entry in partitions}
-    return _json(request, {"log": live.name, "position": position, "partitions": partitions})
+    feeds = {feed.links.partition: feed.reader for feed in _ordered(live)}
+    heads = {partition: reader.head for partition, reader in feeds.items()}
+    partitions = [_partition(live.feeds[partition], head) for partition, head in heads.items()]
+    digest = sum((head.digest for head in heads.values()), Digest())
+    ends = {partition: head.next_ordinal for partition, head in heads.items()}
+    return _json(
+        request,
+        {
+            "log": live.name,
+            "entities": digest.entities,
+            "digest": digest.hex(),
+            "position": {partition: head.last_ordinal for partition, head in heads.items()},
+            "shared_targets": await live.count_shared(feeds, ends),
+            "partitions": partitions,
+        },
+    )
 
 
 def _summary(live: LiveLog) -> dict[str, Any]:
@@ -51,8 +66,7 @@ def _summary(live: LiveLog) -> dict[str, Any]:
     }
 
 
-def _partition(feed: LiveFeed) -> dict[str, Any]:
-    head = feed.reader.head
+def _partition(feed: LiveFeed, head: Head) -> dict[str, Any]:
     links = {"current": feed.links.current}
     if head.page is not None:
         links["first"] = feed.links.archive(0)
@@ -62,6 +76,8 @@ def _partition(feed: LiveFeed) -> dict[str, Any]:
         "first": None if head.page is None else 0,
         "last": head.last_ordinal,
         "events": head.next_ordinal,
+        "entities": head.digest.entities,
+        "digest": head.digest.hex(),
         "generation": None if head.page is None else head.page.generation,
         "gaps": [
             {

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from gateway.core.errors import StoreMismatch
 from gateway.core.identity import FeedName
 from gateway.core.pages import Batch, FeedSettings, Gap, LogPosition, Page, Quarantined
+from gateway.core.state import Digest, Entity
 
-FORMAT = 1
+from . import entities
+from .entities import EntityRecord, EntityTable, Load
+
+FORMAT = 2
 BUSY_TIMEOUT_S = 10.0
 
 _SCHEMA = f"""
@@ -39,6 +44,7 @@ CREATE TABLE position (
     one INTEGER PRIMARY KEY CHECK (one = 1), "offset" TEXT NOT NULL, sha256 TEXT NOT NULL,
     gap_before TEXT
 );
+{entities.SCHEMA}
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
@@ -51,7 +57,8 @@ _PAGE_COLUMNS = (
 class Catalogue:
     """One connection to a partition's catalogue; raises sqlite3.Error where SQLite does.
 
-    A connection may be used from several threads, one at a time.
+    A connection may be used from several threads: SQLite runs one statement at a time. A transaction is one
+    thread's own affair.
     """
 
     def __init__(self, path: Path, *, writable: bool) -> None:
@@ -64,6 +71,7 @@ class Catalogue:
             isolation_level=None,
             check_same_thread=False,
         )
+        self._entities = EntityTable(self._db)
         try:
             self._prepare(writable=writable)
         except BaseException:
@@ -106,8 +114,11 @@ class Catalogue:
         version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def stage(self, batch: Batch) -> None:
-        """Write `batch` in a transaction, which `commit` ends; a failure takes all of it back."""
+    def stage(self, batch: Batch, bases: dict[str, Entity], digest: Digest) -> Digest:
+        """Write `batch` in a transaction, which `commit` ends; a failure takes all of it back.
+
+        `bases` are what its patches build on, `digest` is the one before it. Returns the one after it.
+        """
         execute = self._db.execute
         execute("BEGIN IMMEDIATE")
         try:
@@ -132,6 +143,7 @@ class Catalogue:
                     "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?)",
                     (batch.position.offset, batch.position.sha256, batch.position.gap_before),
                 )
+            return self._entities.fold(batch.changes, bases, digest) if batch.changes else digest
         except BaseException:
             self._roll_back()
             raise
@@ -148,8 +160,27 @@ class Catalogue:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
-    def head(self) -> tuple[Page | None, LogPosition | None, int]:
-        """The last page, the position in the log, and the number of quarantined messages, of one moment."""
+    def bases(self, batch: Batch, load: Load) -> dict[str, Entity]:
+        """The stored entities that patches in `batch` build on, by target; raises what `load` raises."""
+        return self._entities.bases(batch.changes, load)
+
+    def entity(self, target: str) -> EntityRecord | None:
+        return self._entities.record(target)
+
+    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        return self._entities.new_targets(start, end, limit)
+
+    def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
+        return self._entities.first_ordinals(targets)
+
+    def patched(self, record: EntityRecord) -> Entity | None:
+        return self._entities.patched(record)
+
+    def head(self) -> tuple[Page | None, LogPosition | None, int, Digest]:
+        """The last page, the position in the log, the number of quarantined messages, and the digest.
+
+        All are of one moment.
+        """
         self._db.execute("BEGIN")
         try:
             page = self._page("ORDER BY number DESC LIMIT 1")
@@ -157,9 +188,10 @@ class Catalogue:
             position = None if row is None else LogPosition(*row)
             # Numbers start at 1 and none is ever taken out, so the last number is the count.
             last = self._db.execute("SELECT max(number) FROM quarantine").fetchone()[0]
+            digest = self._entities.digest()
         finally:
             self._db.execute("COMMIT")
-        return page, position, last or 0
+        return page, position, last or 0, digest
 
     def page(self, number: int) -> Page | None:
         return self._page("WHERE number = ?", number)

@@ -5,10 +5,14 @@ The file store and the in-memory twin keep it alike; `tests/storage` runs the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.pages import Batch, FeedSettings, Gap, LogPosition, Page, Quarantined
+from gateway.core.state import Digest, Entity
+
+from .entities import EntityRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +21,14 @@ class Head:
 
     `page` is the open page and `data` its bytes so far, without a closing delimiter; both are empty in a
     new feed. `position` is the last message taken from the log, `quarantined` the number of those set aside.
+    `digest` is that of the entities which the events up to here have made.
     """
 
     page: Page | None = None
     data: bytes = b""
     position: LogPosition | None = None
     quarantined: int = 0
+    digest: Digest = Digest()  # noqa: RUF009 - an immutable value
 
     @property
     def next_ordinal(self) -> int:
@@ -57,6 +63,21 @@ class FeedReader(Protocol):
 
     def read(self, page: Page) -> bytes:
         """The bytes of a sealed page, checked against its SHA-256; raises PageDamaged. May block."""
+
+    def entity(self, target: str) -> EntityRecord | None:
+        """How the target stands, by all that is committed, or None if it never had state."""
+
+    def representation(self, record: EntityRecord) -> Entity | None:
+        """The entity of `record` with its body, or None if it may have changed since; raises PageDamaged.
+
+        The body is checked against the ETag. May block.
+        """
+
+    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        """Targets whose first state is from an event in [start, end), with its ordinal, at most `limit`."""
+
+    def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
+        """The ordinal of the event that first gave a state to each of `targets` that ever had one."""
 
     def gaps(self) -> list[Gap]:
         """All gaps, in order."""

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from threading import Lock
 
-from gateway.core.errors import PageDamaged, StoreFailed, StoreMismatch
+from gateway.core.errors import DecodeError, PageDamaged, StoreFailed, StoreMismatch
+from gateway.core.multipart import read_event
 from gateway.core.pages import Batch, FeedSettings, Gap, Page, PageWrite, Quarantined
+from gateway.core.state import Digest, Entity, apply
 
 from .catalogue import Catalogue
 from .contract import Head
+from .entities import EntityRecord, without_body
 from .files import AppendFile, Files, FolderLock, OsFiles
 
 CATALOGUE = "catalogue.sqlite"
@@ -66,8 +69,8 @@ class StoredFeed:
         if version == self._seen_version:
             return False
         before = self._head
-        page, position, quarantined = self._catalogue.head()
-        self._head = Head(page, self._open_bytes(page), position, quarantined)
+        page, position, quarantined, digest = self._catalogue.head()
+        self._head = Head(page, self._open_bytes(page), position, quarantined, digest)
         self._seen_version = version
         if self._head == before:
             # What the version told of was there already when the head was read the last time.
@@ -89,6 +92,33 @@ class StoredFeed:
     def read(self, page: Page) -> bytes:
         assert page.sealed, "an open page is read from the head"
         return self._read_checked(page)
+
+    def entity(self, target: str) -> EntityRecord | None:
+        return self._catalogue.entity(target)
+
+    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        return self._catalogue.new_targets(start, end, limit)
+
+    def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
+        return self._catalogue.first_ordinals(targets)
+
+    def representation(self, record: EntityRecord) -> Entity | None:
+        without = without_body(record)
+        if without is not None:
+            return without
+        if record.patched:
+            return self._catalogue.patched(record)
+        page = self._catalogue.page_of(record.ordinal)
+        assert page is not None, "the event of a record is in a page"
+        path = self._path(page.number)
+        try:
+            event = read_event(self._files.read(path, record.start, record.length))
+        except (OSError, DecodeError) as error:
+            raise PageDamaged(page.number, str(path), f"an event in it cannot be read: {error}") from error
+        entity = apply(None, event)
+        if entity is None or entity.etag != record.etag:
+            raise PageDamaged(page.number, str(path), f"the event {record.ordinal} is not what was written")
+        return entity
 
     def gaps(self) -> list[Gap]:
         return self._catalogue.gaps()
@@ -147,7 +177,7 @@ class FeedStore(StoredFeed):
         self._log: Catalogue | None = None
         self._file: AppendFile | None = None
         self._failed = False
-        self._staged: Batch | None = None
+        self._staged: tuple[Batch, Digest] | None = None
         self._full: list[AppendFile] = []
         """Files of full pages, written and not yet synced."""
         self._dirty = False
@@ -187,23 +217,26 @@ class FeedStore(StoredFeed):
             raise StoreFailed(f"{self._folder} failed before: open it anew")
         if self._head.page is not None and self._head.page.number in self._damaged:
             raise PageDamaged(self._head.page.number, str(self._folder), "it must be repaired first")
+        with _disk_errors(self._folder):
+            bases = self._log.bases(batch, self._base)
         # A failed sync must not be tried again: the kernel may call pages clean that never reached the disk.
         self._failed = True
         with _disk_errors(self._folder):
             self._write_pages(batch.writes)
-            self._log.stage(batch)
-        self._staged = batch
+            digest = self._log.stage(batch, bases, self._head.digest)
+        self._staged = batch, digest
 
     def commit(self) -> None:
-        batch, self._staged = self._staged, None
+        staged, self._staged = self._staged, None
         assert self._log is not None
-        assert batch is not None, "a commit follows its stage"
+        assert staged is not None, "a commit follows its stage"
+        batch, digest = staged
         with _disk_errors(self._folder):
             self._sync_pages()
             with self._advancing:
                 self._log.commit()
                 self._failed = False
-                self._advance(batch)
+                self._advance(batch, digest)
 
     def recover(self) -> None:
         # The connection goes too: what it believes of a failed transaction is not to be trusted.
@@ -265,8 +298,8 @@ class FeedStore(StoredFeed):
             )
 
     def _recover(self, log: Catalogue) -> None:
-        page, position, quarantined = log.head()
-        self._head = Head(page, b"", position, quarantined)
+        page, position, quarantined, digest = log.head()
+        self._head = Head(page, b"", position, quarantined, digest)
         sizes = self._files.sizes(self._folder / PAGES)
         last = -1 if page is None else page.number
         for name in sizes:
@@ -284,6 +317,15 @@ class FeedStore(StoredFeed):
                     self._files.truncate(self._path(page.number), page.length)
                 self._open_file(page, data)
 
+    def representation(self, record: EntityRecord) -> Entity | None:
+        try:
+            return super().representation(record)
+        except PageDamaged as error:
+            page = self.page(error.page)
+            assert page is not None, "what is damaged is there"
+            self._damaged[page.number] = page
+            raise
+
     def _read_checked(self, page: Page) -> bytes:
         """Whoever finds a page damaged, it is remembered."""
         try:
@@ -294,7 +336,12 @@ class FeedStore(StoredFeed):
 
     def _open_file(self, page: Page, data: bytes) -> None:
         self._file = self._files.open_append(self._path(page.number))
-        self._head = Head(page, data, self._head.position, self._head.quarantined)
+        self._head = replace(self._head, page=page, data=data)
+
+    def _base(self, record: EntityRecord) -> Entity:
+        entity = self.representation(record)
+        assert entity is not None, "nothing changes while the one writer looks"
+        return entity
 
     def _write_pages(self, writes: tuple[PageWrite, ...]) -> None:
         for write in writes:
@@ -319,7 +366,7 @@ class FeedStore(StoredFeed):
             self._files.sync_folder(self._folder / PAGES)
             self._named = True
 
-    def _advance(self, batch: Batch) -> None:
+    def _advance(self, batch: Batch, digest: Digest) -> None:
         page, data = self._head.page, self._head.data
         for write in batch.writes:
             if page is None or page.number != write.page.number:
@@ -330,6 +377,7 @@ class FeedStore(StoredFeed):
             data,
             batch.position or self._head.position,
             self._head.quarantined + len(batch.quarantined),
+            digest,
         )
 
     def _release(self) -> None:

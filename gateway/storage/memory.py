@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import islice
 
 from gateway.core.errors import PageDamaged
-from gateway.core.pages import Batch, FeedSettings, Gap, Page, Quarantined
+from gateway.core.event import Method
+from gateway.core.pages import Batch, Change, FeedSettings, Gap, Page, Quarantined
+from gateway.core.state import Digest, Entity, Kind, apply
 
 from .contract import Head
+from .entities import EntityRecord
 
 
 class MemoryFeed:
@@ -24,6 +28,8 @@ class MemoryFeed:
         self._quarantine: list[Quarantined] = []
         self._damaged: dict[int, Page] = {}
         self._staged: Batch | None = None
+        self._entities: dict[str, tuple[EntityRecord, Entity]] = {}
+        self._firsts: dict[str, int] = {}
 
     @property
     def settings(self) -> FeedSettings:
@@ -52,6 +58,21 @@ class MemoryFeed:
     def read(self, page: Page) -> bytes:
         assert page.sealed, "an open page is read from the head"
         return self._read_checked(page)
+
+    def entity(self, target: str) -> EntityRecord | None:
+        kept = self._entities.get(target)
+        return None if kept is None else kept[0]
+
+    def representation(self, record: EntityRecord) -> Entity | None:
+        kept, entity = self._entities[record.target]
+        return entity if kept == record else None
+
+    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        found = sorted((first, target) for target, first in self._firsts.items())
+        return [item for item in found if start <= item[0] < end][:limit]
+
+    def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
+        return [(target, self._firsts[target]) for target in targets if target in self._firsts]
 
     def gaps(self) -> list[Gap]:
         return list(self._gaps)
@@ -85,7 +106,21 @@ class MemoryFeed:
             b"" if last is None else self._data[last.number],
             batch.position or self._head.position,
             len(self._quarantine),
+            self._fold(batch.changes, self._head.digest),
         )
+
+    def _fold(self, changes: tuple[Change, ...], digest: Digest) -> Digest:
+        for ordinal, event, start, length in changes:
+            target = event.target
+            _, before = self._entities.get(target, (None, None))
+            after = apply(before, event)
+            assert after is not None, "no change is a POST, and all others give a state"
+            digest = digest.with_change(target, "" if before is None else before.etag, after.etag)
+            patched = event.method is Method.PATCH and after.kind is Kind.PRESENT
+            place = (ordinal, event.modified_ms, start, length, patched)
+            self._firsts.setdefault(target, ordinal)
+            self._entities[target] = EntityRecord(target, after.kind, after.etag, *place), after
+        return digest
 
     def recover(self) -> None:
         """Nothing can have failed."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.amqp.fingerprint import fingerprint
 from gateway.amqp.native import encode_native
 from gateway.amqp.sections import decode_message, encode_delivery_annotations, encode_message
-from gateway.amqp.visibility import Visibility
+from gateway.amqp.visibility import LATE_S, Visibility
 from gateway.core.errors import LogUnavailable, MessageRefused, OutcomeUnknown
 from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
@@ -45,8 +45,8 @@ def test_a_fingerprint_is_of_the_bare_message_and_of_nothing_that_a_node_adds():
 def test_a_publication_resolves_with_its_identity_its_failure_or_the_end_of_its_time():
     async def scenario():
         waiting = Visibility()
-        visible, refused, lost = (waiting.expect(name, deadline=10) for name in ("a", "b", "c"))
-        accepted, silent = (waiting.expect(name, deadline=10) for name in ("d", "e"))
+        visible, refused, lost = (waiting.expect(name, f"/{name}", deadline=10) for name in ("a", "b", "c"))
+        accepted, silent = (waiting.expect(name, f"/{name}", deadline=10) for name in ("d", "e"))
         assert waiting.expects("a")
         assert not waiting.expects(7)
         waiting.resolve("a", IDENTITY)
@@ -58,15 +58,25 @@ def test_a_publication_resolves_with_its_identity_its_failure_or_the_end_of_its_
         with pytest.raises(LogUnavailable):
             await lost.visible
         accepted.set_result(None)
-        waiting.expire(9.9)
+        waiting.expire(9.9, 0)
         assert not accepted.done()
         silent.set_exception(OutcomeUnknown("the connection ended"))
         assert not silent.done(), "it may still become visible"
-        waiting.expire(10)
+        waiting.expire(10, 0)
         assert await accepted.visible is None
         with pytest.raises(OutcomeUnknown):
             await silent.visible
-        assert len(waiting) == 0
+        waiting.forget("c")
+        # What may be in the log is late until it is seen there, or for long enough with nothing in its way.
+        assert len(waiting) == 2
+        assert waiting.unsettled("/d")
+        assert waiting.expects("e")
         waiting.resolve("e", IDENTITY)
+        assert not waiting.unsettled("/e")
+        waiting.expire(11, 0.0)
+        assert waiting.unsettled("/d")
+        waiting.expire(12, LATE_S)
+        assert not waiting.unsettled("/d")
+        assert len(waiting) == 0
 
     asyncio.run(scenario())

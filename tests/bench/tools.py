@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway.core.event import Event, Method
 from gateway.core.identity import FeedName
-from gateway.core.pages import Batch, FeedSettings, Paginator
+from gateway.core.pages import FeedSettings, Paginator
 from gateway.storage.filestore import FeedStore, feed_folder
 from tests.servers import Server, gateway
 
@@ -116,5 +116,5 @@ def write_feed(
     for number in range(events):
         paginator.add(sample_event(number), f"{number:020d}")
         if number % 50_000 == 49_999 or number == events - 1:
-            store.append(Batch(*paginator.take()))
+            store.append(paginator.take())
     store.close()

@@ -77,7 +77,7 @@ def test_ordinals_have_no_holes_across_a_gap():
     paginator = Paginator(settings())
     assert paginator.add(event(0), offset(0)) == 0
     assert paginator.add(event(9), offset(9), offset_before_gap=offset(0)) == 1
-    _, gaps = paginator.take()
+    gaps = paginator.take().gaps
     assert [(gap.ordinal, gap.offset_before, gap.offset_after) for gap in gaps] == [(1, offset(0), offset(9))]
 
 
@@ -106,7 +106,7 @@ def test_the_recorded_hash_is_of_all_bytes_written_so_far():
     data: dict[int, bytes] = {}
     for number in range(7):
         paginator.add(event(number), offset(number))
-        for write in paginator.take()[0]:
+        for write in paginator.take().writes:
             data[write.page.number] = data.get(write.page.number, b"") + write.data
             assert hashlib.sha256(data[write.page.number]).hexdigest() == write.page.sha256
             assert len(data[write.page.number]) == write.page.length
@@ -153,7 +153,7 @@ def test_batches_and_restarts_leave_no_trace_in_the_bytes(history, batches, even
             restarted.add(item, offset(number))
             number += 1
         last = None
-        for write in restarted.take()[0]:
+        for write in restarted.take().writes:
             pages[write.page.number] = last = write.page
             data[write.page.number] = data.get(write.page.number, b"") + write.data
         assert last is not None

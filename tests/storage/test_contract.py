@@ -119,7 +119,7 @@ def test_events_of_any_size_are_kept(store):
     paginator = Paginator(store.settings)
     paginator.add(event(0, body=b"x" * 9_000_000), offset(0))
     paginator.add(event(1, body=b""), offset(1))
-    store.append(Batch(*paginator.take()))
+    store.append(paginator.take())
     assert store.page(0).length > 9_000_000
     assert len(store.read(store.page(0))) == store.page(0).length
 

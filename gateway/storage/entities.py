@@ -1,0 +1,178 @@
+"""The current state of a partition's targets, in its catalogue: what the events have made of them.
+
+A row tells where the event is that made the state, as a place in a page, so that no body is stored twice.
+Only what a patch has made has a body of its own here. Rows change in the transaction that commits their
+events, and can be made again from the pages.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gateway.core.event import Method
+from gateway.core.pages import Change
+from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply
+
+SCHEMA = """
+CREATE TABLE entities (
+    target TEXT PRIMARY KEY, kind INTEGER NOT NULL, etag TEXT NOT NULL, ordinal INTEGER NOT NULL,
+    modified_ms INTEGER, start INTEGER NOT NULL, length INTEGER NOT NULL, patched INTEGER NOT NULL,
+    first_ordinal INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX entities_by_first_ordinal ON entities (first_ordinal);
+CREATE TABLE patched (target TEXT PRIMARY KEY, content_type TEXT, body BLOB NOT NULL);
+CREATE TABLE digest (
+    one INTEGER PRIMARY KEY CHECK (one = 1), entities INTEGER NOT NULL, total BLOB NOT NULL
+);
+"""
+
+_COLUMNS = "target, kind, etag, ordinal, modified_ms, start, length, patched"
+_UPSERT = f"""
+INSERT INTO entities ({_COLUMNS}, first_ordinal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (target) DO UPDATE SET kind = excluded.kind, etag = excluded.etag, ordinal = excluded.ordinal,
+    modified_ms = excluded.modified_ms, start = excluded.start, length = excluded.length,
+    patched = excluded.patched
+"""  # noqa: S608 - constants
+_AMONG = "target IN (SELECT value FROM json_each(?))"
+_DIGEST_BYTES = 32
+_NEW = ("", 0)
+"""The ETag before, and no body of its own, of a target without a record."""
+
+
+class EntityRecord(NamedTuple):
+    """What is recorded of a target that had state: how it stands, since which event, and where that is.
+
+    `start` and `length` are the place of the event's part in its page. `patched` tells that the body is not
+    the event's: a patch has made it.
+    """
+
+    target: str
+    kind: Kind
+    etag: str
+    ordinal: int
+    modified_ms: int | None
+    start: int
+    length: int
+    patched: bool
+
+
+Load = Callable[[EntityRecord], Entity]
+"""The entity that a record tells of; raises PageDamaged."""
+
+
+class EntityTable:
+    """The state in one catalogue; raises sqlite3.Error where SQLite does."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def record(self, target: str) -> EntityRecord | None:
+        """The record of a target, or None if it never had state."""
+        query = f"SELECT {_COLUMNS} FROM entities WHERE target = ?"  # noqa: S608 - constants
+        row = self._db.execute(query, (target,)).fetchone()
+        return None if row is None else _record(row)
+
+    def records(self, targets: Sequence[str]) -> Iterator[EntityRecord]:
+        """The records of those among `targets` that have one."""
+        query = f"SELECT {_COLUMNS} FROM entities WHERE {_AMONG}"  # noqa: S608 - constants
+        return map(_record, self._db.execute(query, (json.dumps(targets),)))
+
+    def patched(self, record: EntityRecord) -> Entity | None:
+        """The entity that a patch has made, or None if the target has changed since the record was read."""
+        row = self._db.execute(
+            "SELECT content_type, body FROM entities JOIN patched USING (target)"
+            " WHERE target = ? AND ordinal = ?",
+            (record.target, record.ordinal),
+        ).fetchone()
+        return None if row is None else Entity(record.kind, record.etag, *row)
+
+    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        return self._db.execute(
+            "SELECT first_ordinal, target FROM entities WHERE first_ordinal >= ? AND first_ordinal < ?"
+            " ORDER BY first_ordinal LIMIT ?",
+            (start, end, limit),
+        ).fetchall()
+
+    def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
+        return self._db.execute(
+            f"SELECT target, first_ordinal FROM entities WHERE {_AMONG}",  # noqa: S608 - a constant
+            (json.dumps(targets),),
+        ).fetchall()
+
+    def digest(self) -> Digest:
+        """The digest over all entities."""
+        row = self._db.execute("SELECT entities, total FROM digest").fetchone()
+        return Digest() if row is None else Digest(row[0], int.from_bytes(row[1]))
+
+    def bases(self, changes: Sequence[Change], load: Load) -> dict[str, Entity]:
+        """The stored entities that patches among `changes` build on, by target; raises PageDamaged."""
+        needed: list[str] = []
+        settled: set[str] = set()
+        for change in changes:
+            event = change.event
+            if event.target not in settled:
+                settled.add(event.target)
+                if event.method is Method.PATCH:
+                    needed.append(event.target)
+        return {record.target: load(record) for record in self.records(needed)} if needed else {}
+
+    def fold(self, changes: Sequence[Change], bases: Mapping[str, Entity], digest: Digest) -> Digest:
+        """Apply `changes` within a transaction and return what they make of `digest`."""
+        now = dict[str, Entity | None](bases)
+        last: dict[str, Change] = {}
+        for change in changes:
+            event = change.event
+            target = event.target
+            now[target] = apply(now.get(target), event)
+            last[target] = change
+        before = self._etags(last)
+        rows: list[tuple[object, ...]] = []
+        steps: list[tuple[str, str, str]] = []
+        bodies: list[tuple[str, str | None, bytes]] = []
+        outdated: list[tuple[str]] = []
+        for target, (ordinal, event, start, length) in last.items():
+            entity = now[target]
+            assert entity is not None, "no change is a POST, and all others give a state"
+            kind, etag, content_type, body, _ = entity
+            etag_before, was_patched = before.get(target, _NEW)
+            steps.append((target, etag_before, etag))
+            patched = event.method is Method.PATCH and kind is Kind.PRESENT
+            if patched:
+                bodies.append((target, content_type, body))
+            elif was_patched:
+                outdated.append((target,))
+            rows.append(
+                (target, kind._value_, etag, ordinal, event.modified_ms, start, length, patched, ordinal)
+            )
+        digest = digest.with_changes(steps)
+        self._db.executemany(_UPSERT, rows)
+        if outdated:
+            self._db.executemany("DELETE FROM patched WHERE target = ?", outdated)
+        if bodies:
+            self._db.executemany("INSERT OR REPLACE INTO patched VALUES (?, ?, ?)", bodies)
+        self._db.execute(
+            "INSERT OR REPLACE INTO digest VALUES (1, ?, ?)",
+            (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),
+        )
+        return digest
+
+    def _etags(self, targets: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """The ETag, and whether a patch has made it, of those among `targets` that have a record."""
+        query = f"SELECT target, etag, patched FROM entities WHERE {_AMONG}"  # noqa: S608 - constants
+        rows = self._db.execute(query, (json.dumps(list(targets)),))
+        return {target: (etag, patched) for target, etag, patched in rows}
+
+
+def _record(row: tuple[str, int, str, int, int | None, int, int, int]) -> EntityRecord:
+    target, kind, etag, ordinal, modified_ms, start, length, patched = row
+    return EntityRecord(target, Kind(kind), etag, ordinal, modified_ms, start, length, bool(patched))
+
+
+def without_body(record: EntityRecord) -> Entity | None:
+    """The entity of a record that has no body, or None where it has one to be read."""
+    if record.kind is Kind.PRESENT:
+        return None
+    return DELETED if record.kind is Kind.DELETED else UNKNOWN
