@@ -24,6 +24,8 @@ from gateway.node.settings import NodeSettings
 PARTITIONS_MAX = 1_024
 WORKERS_MAX = 64
 
+_TRUTH = {"true": True, "false": False}
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -60,6 +62,13 @@ OPTIONS = (
         "application properties, and request headers, that become headers of the parts",
         of_log=True,
     ),
+    Option(
+        "preconditions-required",
+        bool,
+        False,
+        "true: PUT, PATCH and DELETE must be conditional, else 428",
+        of_log=True,
+    ),
 )
 
 
@@ -75,6 +84,7 @@ class LogConfig:
     archive_bytes_max: int
     salt: str
     extra_headers: tuple[str, ...]
+    preconditions_required: bool
 
     def feed_settings(self, authority: str, partition: str) -> FeedSettings:
         """The settings of a feed of this log."""
@@ -261,6 +271,8 @@ def _read_file(file: Path | None) -> dict[str, Any]:
 def _converted(value: Any, option: Option, where: str) -> Any:
     """`value` in the option's type, from text or from TOML."""
     try:
+        if option.kind is bool:
+            return value if isinstance(value, bool) else _TRUTH[value]
         if option.kind is tuple:
             items = value.split(",") if isinstance(value, str) else value
             return tuple(str(item).strip() for item in items if str(item).strip())
@@ -269,8 +281,8 @@ def _converted(value: Any, option: Option, where: str) -> Any:
         if option.kind is str and not isinstance(value, str):
             raise ValueError
         return option.kind(value)
-    except (ValueError, TypeError):
-        kind = {int: "a whole number", float: "a number", tuple: "a list of names"}
+    except (ValueError, TypeError, KeyError):
+        kind = {int: "a whole number", float: "a number", tuple: "a list of names", bool: "true or false"}
         raise InvalidSetting(f"{where} is {value!r}: it must be {kind.get(option.kind, 'text')}") from None
 
 

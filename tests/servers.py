@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,10 @@ START_WAIT_S = 60.0
 
 
 class Server:
-    """A running `wes serve` or `wes log`; `http` and `amqp` are its addresses as URLs."""
+    """A running `wes serve` or `wes log`; `http` and `amqp` are its addresses as URLs.
+
+    `module` is what Python runs; another one may change `wes` before it starts it.
+    """
 
     def __init__(self, *arguments: str, data: Path, environment: dict[str, str] | None = None) -> None:
         self.arguments = arguments
@@ -28,13 +32,14 @@ class Server:
         self.http = ""
         self.amqp = ""
         self.log_file = data.parent / f"{data.name}.log"
+        self.module = "gateway"
 
     def start(self, *more: str, ready: bool = True) -> Server:
         """Start it and wait until it listens and, for a gateway, is ready."""
         command = [
             sys.executable,
             "-m",
-            "gateway",
+            self.module,
             *self.arguments,
             "--json",
             "--data",
@@ -130,3 +135,10 @@ def gateway(data: Path, *options: str, ports: bool = True, **environment: str) -
 def log_node(data: Path, *options: str) -> Server:
     """A `wes log` that is not started yet, on a free port."""
     return Server("log", "--amqp-listen", "127.0.0.1:0", *options, data=data)
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -100,7 +100,7 @@ class LogPublisher:
             self._visibility.forget(message_id)
             raise
         except BaseException:
-            self._visibility.expect_late(message_id, event.target)
+            self._visibility.expect_late(message_id, event.target, kept=publication.accepted)
             raise
 
     def unsettled(self, target: str) -> bool:
@@ -108,13 +108,16 @@ class LogPublisher:
 
     async def _accepted(self, data: bytes, message_id: str, target: str) -> None:
         answer: asyncio.Future[None] = self._loop.create_future()
-        self._visibility.expect_late(message_id, target)
+        self._visibility.expect_late(message_id, target, kept=True)
         self._sender.send_now(data, answer)
         try:
             async with asyncio.timeout(self._wait_max_s):
                 await answer
         except (LogUnavailable, MessageRefused):
             self._visibility.forget(message_id)
+            raise
+        except OutcomeUnknown:
+            self._visibility.expect_late(message_id, target, kept=False)
             raise
         except TimeoutError:
             raise OutcomeUnknown("the log did not say in time whether it has the event") from None

@@ -12,21 +12,23 @@ from collections import Counter
 from gateway.core.errors import GatewayError, OutcomeUnknown
 from gateway.core.identity import ContentID
 
-LATE_S = 120.0
+LATE_KEPT_S, LATE_UNKNOWN_S = 600.0, 10.0
+"""Until a late message is taken for lost: one that the log has said it keeps, and any other."""
 
 
 class Publication:
     """One event on its way: sent, accepted by the log, visible in its feed; also the sender's `Answer`.
 
     `visible` resolves to the event's identity, or to None if it was accepted and is not visible in time. It
-    raises what kept the event from the log. An unknown outcome is not the end: if the log has the event, it
+    raises what kept the event from the log. `accepted` is set once the log has said that it has the event. An
+    unknown outcome is not the end: if the log has the event, it
     will become visible.
     """
 
-    __slots__ = ("_accepted", "_deadline", "target", "visible")
+    __slots__ = ("_deadline", "accepted", "target", "visible")
 
     def __init__(self, visible: asyncio.Future[ContentID | None], target: str, deadline: float) -> None:
-        self._accepted = False
+        self.accepted = False
         self.target = target
         self._deadline = deadline
         self.visible = visible
@@ -35,7 +37,7 @@ class Publication:
         return self.visible.done()
 
     def set_result(self, _: None) -> None:
-        self._accepted = True
+        self.accepted = True
 
     def set_exception(self, error: GatewayError) -> None:
         if not isinstance(error, OutcomeUnknown) and not self.visible.done():
@@ -47,7 +49,7 @@ class Publication:
             return False
         if self.visible.done():
             return True
-        if self._accepted:
+        if self.accepted:
             self.visible.set_result(None)
         else:
             self.visible.set_exception(
@@ -82,12 +84,12 @@ class Visibility:
         self._waiting[message_id] = publication
         return publication
 
-    def expect_late(self, message_id: str, target: str) -> None:
-        """Nobody waits for the message, which may be in the log or get there."""
+    def expect_late(self, message_id: str, target: str, *, kept: bool) -> None:
+        """Nobody waits for the message, which is in the log (`kept`) or may be."""
         self._waiting.pop(message_id, None)
         if message_id not in self._late:
-            self._late[message_id] = target, self._unhindered_s + LATE_S
             self._late_targets[target] += 1
+        self._late[message_id] = target, self._unhindered_s + (LATE_KEPT_S if kept else LATE_UNKNOWN_S)
 
     def forget(self, message_id: str) -> None:
         """The message is not in the log and will never be."""
@@ -109,12 +111,10 @@ class Visibility:
                 break
             overdue.append(message_id)
         for message_id in overdue:
-            self.expect_late(message_id, self._waiting[message_id].target)
+            publication = self._waiting[message_id]
+            self.expect_late(message_id, publication.target, kept=publication.accepted)
         self._unhindered_s += unhindered_s
-        while self._late:
-            message_id, (_, end_s) = next(iter(self._late.items()))
-            if end_s > self._unhindered_s:
-                break
+        for message_id in [name for name, (_, end_s) in self._late.items() if end_s <= self._unhindered_s]:
             self._forget_late(message_id)
 
     def expects(self, message_id: object) -> bool:

@@ -12,7 +12,7 @@ from importlib import import_module
 from gateway import __version__
 from gateway.core.errors import GatewayError, InvalidSetting
 
-COMMANDS = ("serve", "log", "publish", "check", "quarantine")
+COMMANDS = ("serve", "log", "publish", "check", "sync", "quarantine", "state")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,11 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"wes: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
-        if error.name not in ("proton", "cproton"):
+        if error.name not in ("proton", "cproton", "uvloop"):
             raise
-        print(
-            'wes: this needs python-qpid-proton: pip install "web-event-sourcing[gateway]"', file=sys.stderr
-        )
+        print(f'wes: this needs {error.name}: pip install "web-event-sourcing[gateway]"', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

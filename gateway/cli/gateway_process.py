@@ -56,7 +56,9 @@ class LogService:
             pending_max=config.http.publish_pending_max,
             obstacle=self._obstacle,
         )
-        self.live = LiveLog(log.name, log.prefix, self._publisher, log.extra_headers)
+        self.live = LiveLog(
+            log.name, log.prefix, self._publisher, log.extra_headers, log.preconditions_required
+        )
 
     async def start(self) -> None:
         """Open the feeds that are stored; the rest comes when the log names its partitions."""

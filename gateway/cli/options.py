@@ -19,6 +19,8 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
     for option in OPTIONS:
         if option.name in names:
             shown = ",".join(option.default) if option.kind is tuple else option.default
+            if option.kind is bool:
+                shown = str(shown).lower()
             parser.add_argument(
                 f"--{option.name}",
                 default=argparse.SUPPRESS,
@@ -35,4 +37,4 @@ def load_config(parsed: argparse.Namespace) -> Config:
     return load(file=file, environment=os.environ, command_line=given)
 
 
-_METAVARS = {int: "N", tuple: "NAME,…"}
+_METAVARS = {int: "N", tuple: "NAME,…", bool: "true|false"}

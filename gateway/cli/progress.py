@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Never
 
@@ -52,6 +54,21 @@ class Progress:
         self.count += count
         if self._bar is not None:
             self._bar.update(count)
+
+    def expect(self, count: int) -> None:
+        """Say how many are still to come."""
+        if self._bar is not None:
+            self._bar.total = self.count + count
+            self._bar.refresh()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is written to standard error meanwhile does not tear the bar."""
+        if self._bar is None:
+            yield
+        else:
+            with tqdm.external_write_mode(file=sys.stderr):
+                yield
 
     def write(self, line: str) -> None:
         """Print a result line on standard output without tearing the bar."""

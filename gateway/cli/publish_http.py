@@ -127,7 +127,9 @@ class HttpSender:
         """Send until the answer is more than "not now"; raises PublishFailed."""
         limits = self._limits
         url = URL(f"{self._base}{event.target}", encoded=True)
-        headers = {"Content-Type": event.content_type} if event.content_type is not None else {}
+        headers = list(event.extra_headers)
+        if event.content_type is not None:
+            headers.append(("Content-Type", event.content_type))
         for attempt in range(limits.retries_max + 1):
             try:
                 async with self._session.request(

@@ -9,8 +9,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-import uvloop
-
 from gateway.config import Config
 
 from .options import load_config
@@ -26,6 +24,9 @@ def run_server(parsed: argparse.Namespace, serve: Serve) -> int:
     if parsed.print_config:
         print(config.as_toml(), end="")
         return 0
+    # Needed only here, not by the commands that are clients.
+    import uvloop
+
     log_to_standard_error()
     say = partial(say_listening, as_json=parsed.json)
     uvloop.run(_until_stopped(serve, config, say))

@@ -1,16 +1,18 @@
 """Parts: how an event is written into a feed document, and how any server's documents are read.
 
-Both by hand: written, because the bytes are the product (fixed header order, no folding, CRLF throughout);
-read, because other servers' documents come in every legal form (RFC 2046, 5.1), and a part without a body,
-as the draft's own example has one, makes form-data parsers lose the part after it.
+Written by hand, because the bytes are the product: fixed header order, no folding, CRLF throughout.
+Read with the `multipart` package, because other servers' documents come in every legal form (RFC 2046, 5.1).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from email.message import Message as HeaderBlock
 from typing import NamedTuple
+
+from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from .errors import DecodeError
 from .event import Event, Method
@@ -23,12 +25,6 @@ MIXED = "multipart/mixed"
 PART_HEADERS_MAX = 64
 PART_HEADER_BYTES_MAX = 16 * 1024
 DOCUMENT_PARTS_MAX = 1_000_000
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_USUAL_NAMES = frozenset(
-    ("Content-ID", "Link", "Event-Type", "Content-Type", "Last-Modified", "Content-Length")
-)
-_BLANK = b" \t"
 
 PartRenderer = Callable[[int, str, Event], bytes]
 
@@ -102,7 +98,7 @@ def read_event(content: bytes) -> Event:
 
 
 class Part(NamedTuple):
-    """One part of a document as read: its headers in order, names as written, and its body."""
+    """One part of a document as read: its headers in order, names spelled as in Content-Id, and its body."""
 
     headers: tuple[tuple[str, str], ...]
     body: bytes
@@ -129,12 +125,23 @@ class Part(NamedTuple):
 
 def boundary_of(content_type: str) -> str:
     """The boundary of a multipart Content-Type; raises DecodeError if it is not multipart or has none."""
-    block = HeaderBlock()
-    block["Content-Type"] = content_type
-    boundary = block.get_boundary()
-    if block.get_content_maintype() != "multipart" or not boundary:
+    boundary: str | None = None
+    # The standard library's parser stumbles over some broken parameters.
+    with suppress(TypeError, ValueError, LookupError):
+        block = HeaderBlock()
+        block["Content-Type"] = content_type
+        if block.get_content_maintype() == "multipart":
+            boundary = block.get_boundary()
+    if not boundary or not boundary.isascii():
         raise DecodeError(f"Content-Type {content_type!r} is not multipart with a boundary")
     return boundary
+
+
+class _Parser(PushMultipartParser):
+    """The package's parser for any multipart type; its own default insists on what only form-data has."""
+
+    def _create_segment(self, headerlist: list[tuple[str, str]]) -> MultipartSegment:
+        return MultipartSegment(headerlist)
 
 
 def read_parts(boundary: str, document: bytes) -> list[Part]:
@@ -143,69 +150,50 @@ def read_parts(boundary: str, document: bytes) -> list[Part]:
     A part ends at its delimiter and must be as long as its Content-Length, if it has one: a body that holds
     the delimiter could be read in two ways, so it is refused (RFC 2046, 5.1.1).
     """
-    # The CRLF in front makes the first delimiter look like all others.
-    pieces = (b"\r\n" + document).split(b"\r\n--" + boundary.encode(), DOCUMENT_PARTS_MAX + 1)
-    if len(pieces) == 1:
-        raise DecodeError(f"not a multipart document: it has no delimiter --{boundary}")
     parts: list[Part] = []
-    for piece in pieces[1:]:
-        if piece.startswith(b"--"):
-            return parts
-        if not piece.startswith(b"\r\n"):
-            # Nobody may send blanks after a delimiter, and everybody must ignore them.
-            piece = piece.lstrip(_BLANK)
-            if not piece.startswith(b"\r\n"):
-                raise DecodeError(f"part {len(parts)}: a line starts with the delimiter and goes on")
-        parts.append(_part(piece, len(parts)))
-    if len(parts) > DOCUMENT_PARTS_MAX:
-        raise DecodeError(f"a document has at most {DOCUMENT_PARTS_MAX} parts")
-    raise DecodeError("not a whole multipart document: the closing delimiter is missing")
-
-
-def _part(piece: bytes, index: int) -> Part:
-    """The part in what stands between two delimiters, the line break of the first one included."""
-    # That line break is the first half of an empty line when there are no headers.
-    end = piece.find(b"\r\n\r\n")
-    if end >= 0:
-        head, body = piece[2:end], piece[end + 4 :]
-    elif piece.endswith(b"\r\n") and len(piece) > 2:
-        # A part without a body: the empty line is the beginning of the delimiter.
-        head, body = piece[2:-2], b""
-    else:
-        raise DecodeError(f"part {index}: no empty line ends its headers")
-    headers = _headers(head, index) if head else ()
-    length: str | None = None
-    for name, value in headers:
-        if name == "Content-Length" or (len(name) == 14 and name.lower() == "content-length"):
-            if length is not None:
-                raise DecodeError(f"part {index} has two headers Content-Length")
-            length = value
-    if length is not None and length != str(len(body)):
-        raise DecodeError(f"part {index} says Content-Length: {length[:40]} and has {len(body)} bytes")
-    return Part(headers, body)
-
-
-def _headers(head: bytes, index: int) -> tuple[tuple[str, str], ...]:
+    headers: tuple[tuple[str, str], ...] = ()
+    body = b""
     try:
-        text = head.decode()
-    except UnicodeDecodeError:
-        text = head.decode("latin-1")  # as HTTP headers once were (RFC 9110, 5.5)
-    lines = text.split("\r\n")
-    if len(lines) > PART_HEADERS_MAX:
-        raise DecodeError(f"part {index} has more than {PART_HEADERS_MAX} header lines")
-    headers: list[tuple[str, str]] = []
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if len(line) > PART_HEADER_BYTES_MAX:
-            raise DecodeError(f"part {index}: a header line has more than {PART_HEADER_BYTES_MAX} bytes")
-        if name not in _USUAL_NAMES:
-            if line[:1] in (" ", "\t") and headers:
-                # A folded line (RFC 5322, 2.2.3).
-                name, before = headers.pop()
-                value = f"{before} {line.strip()}"
-            elif not colon or _HEADER_NAME.fullmatch(name) is None:
-                raise DecodeError(f"part {index}: {line[:80]!r} is not a header line")
-        headers.append((name, value.strip(" \t")))
-    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
-        raise DecodeError(f"part {index}: its header lines do not end in CRLF")
-    return tuple(headers)
+        with _Parser(
+            boundary,
+            max_header_size=PART_HEADER_BYTES_MAX,
+            max_header_count=PART_HEADERS_MAX,
+            max_segment_count=DOCUMENT_PARTS_MAX,
+        ) as parser:
+            for item in parser.parse(_usual_form(boundary.encode(), document)):
+                if item is None:
+                    parts.append(Part(headers, body))
+                elif isinstance(item, MultipartSegment):
+                    headers, body = _checked(item.headerlist), b""
+                else:
+                    body += item
+    except (MultipartError, UnicodeDecodeError) as error:
+        raise DecodeError(f"not a whole multipart document: {error}") from error
+    return parts
+
+
+def _usual_form(boundary: bytes, document: bytes) -> bytes:
+    """The document without two legal forms that the package does not read.
+
+    Blanks after a delimiter are to be ignored. A part without a body may do without the second line break
+    behind its headers, as in the draft's own example, and would swallow the part after it.
+    """
+    marker = b"--" + boundary
+    if marker + b" " in document or marker + b"\t" in document:
+        padded = rb"(?:\A|(?<=\r\n))(%b(?:--)?)[ \t]+(?=\r\n)" % re.escape(marker)
+        document = re.sub(padded, rb"\1", document)
+    # A body that is there and empty has three line breaks in front of the next delimiter.
+    if document.count(b"\r\n\r\n" + marker) != document.count(b"\r\n\r\n\r\n" + marker):
+        bodyless = rb"(%b\r\n(?:[^\r\n]+\r\n)+)(?=\r\n%b)" % ((re.escape(marker),) * 2)
+        document = re.sub(bodyless, rb"\1\r\n", document)
+    return document
+
+
+def _checked(headers: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The headers without what the package leaves in and nobody may send (RFC 9110, 5.5)."""
+    values = "|".join([value for _, value in headers]) + "|"
+    if values.isprintable() and " |" not in values:
+        return tuple(headers)
+    if "\r" in values or "\n" in values or "\0" in values:
+        raise DecodeError("a bare CR, LF or NUL is in the headers of a part")
+    return tuple([(name, value.rstrip(" \t")) for name, value in headers])

@@ -20,7 +20,7 @@ from .errors import InvalidSetting
 from .event import Event, Method
 from .identity import FeedName, first_generation, generation_after_gap
 from .links import FeedLinks
-from .multipart import closing_delimiter, delimiter, part_renderer
+from .multipart import closing_delimiter, delimiter, part_renderer, read_event
 
 ARCHIVE_EVENTS_MAX = 1_000
 ARCHIVE_BYTES_MAX = 256 * 1024
@@ -268,6 +268,24 @@ class Paginator:
             sealed=sealed,
         )
         self._writes.append(PageWrite(self._page, data))
+
+
+def page_changes(page: Page, data: bytes) -> Iterator[Change]:
+    """The changes in the bytes of `page`, as when they were added, with times cut to the second.
+
+    Raises DecodeError if these are not its bytes.
+    """
+    line = delimiter(page.boundary)
+    if page.sealed:
+        data = data.removesuffix(closing_delimiter(page.boundary))
+    start = 0
+    # No event holds the delimiter of its page.
+    for ordinal, content in enumerate(data.split(line)[1:], page.first_ordinal):
+        start += len(line)
+        event = read_event(content)
+        if event.method is not Method.POST:
+            yield Change(ordinal, event, start, len(content))
+        start += len(content)
 
 
 def boundaries(settings: FeedSettings, generation: str, page: int) -> Iterator[str]:

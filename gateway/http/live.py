@@ -128,12 +128,16 @@ class LiveFeed:
 
 @dataclass(slots=True)
 class LiveLog:
-    """A log as the web server sees it: the paths that it answers for, its feeds, and the way into it."""
+    """A log as the web server sees it: the paths that it answers for, its feeds, and the way into it.
+
+    `preconditions_required` refuses PUT, PATCH and DELETE without a condition (RFC 6585, 3).
+    """
 
     name: str
     prefix: str
     publisher: Publisher
     extra_headers: tuple[str, ...] = ()
+    preconditions_required: bool = False
     feeds: dict[str, LiveFeed] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
     _shared: SharedTargets = field(default_factory=SharedTargets)

@@ -56,7 +56,7 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
         headers = request.headers
         wait = "Prefer" not in headers or "respond-async" not in preferences(headers.getall("Prefer"))
         conditional = any(name in headers for name in _PRECONDITIONS)
-        if settings.preconditions_required and not conditional and event.method is not Method.POST:
+        if log.preconditions_required and not conditional and event.method is not Method.POST:
             return _condition_missing(target)
         await _take_turn(log, target, settings, alone=conditional)
         try:

@@ -29,8 +29,6 @@ class HttpSettings:
     """From sending an event to the log until it is visible in its feed."""
     publish_pending_max: int = 1_024
     """Published events that wait for that at one time."""
-    preconditions_required: bool = False
-    """Whether PUT, PATCH and DELETE must be conditional: 428 if not (RFC 6585, 3)."""
     page_cache_bytes_max: int = 32 * 1024 * 1024
     """Of archive documents in memory, in each process."""
     linger_time_max_s: float = 1.0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from gateway.core.errors import StoreMismatch
 from gateway.core.identity import FeedName
-from gateway.core.pages import Batch, FeedSettings, Gap, LogPosition, Page, Quarantined
+from gateway.core.pages import Batch, Change, FeedSettings, Gap, LogPosition, Page, Quarantined
 from gateway.core.state import Digest, Entity
 
 from . import entities
@@ -57,8 +57,8 @@ _PAGE_COLUMNS = (
 class Catalogue:
     """One connection to a partition's catalogue; raises sqlite3.Error where SQLite does.
 
-    A connection may be used from several threads: SQLite runs one statement at a time. A transaction is one
-    thread's own affair.
+    A connection may be used from several threads, one at a time: while one statement is under way, all others
+    of the connection see the database as it was when that began.
     """
 
     def __init__(self, path: Path, *, writable: bool) -> None:
@@ -147,6 +147,24 @@ class Catalogue:
         except BaseException:
             self._roll_back()
             raise
+
+    def rebuild_state(self, changes: Iterable[Sequence[Change]], load: Load) -> tuple[int, Digest]:
+        """Make the state again from all `changes`, in one transaction; what they or `load` raise ends it.
+
+        Returns how many records were not as they are now, and the digest.
+        """
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._entities.set_aside()
+            digest = Digest()
+            for some in changes:
+                digest = self._entities.fold(some, self._entities.bases(some, load), digest)
+            wrong = self._entities.compare()
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        return wrong, digest
 
     def commit(self) -> None:
         """End the transaction; what it wrote is synced when this returns."""

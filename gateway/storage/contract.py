@@ -110,5 +110,12 @@ class FeedWriter(FeedReader, Protocol):
     def replace(self, page: Page, data: bytes) -> None:
         """Put back the bytes of a damaged page; raises ValueError unless they are those that were lost."""
 
+    def rebuild_state(self) -> int:
+        """Make the state of all targets again from the pages.
+
+        Returns how many records were not as they are now. Raises PageDamaged, and StoreFailed; then the
+        state is as it was. May block for long.
+        """
+
     def close(self) -> None:
         """Let go of files and locks."""

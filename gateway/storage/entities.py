@@ -123,9 +123,12 @@ class EntityTable:
         """Apply `changes` within a transaction and return what they make of `digest`."""
         now = dict[str, Entity | None](bases)
         last: dict[str, Change] = {}
+        firsts: dict[str, int] = {}
         for change in changes:
             event = change.event
             target = event.target
+            if target not in firsts:
+                firsts[target] = change.ordinal
             now[target] = apply(now.get(target), event)
             last[target] = change
         before = self._etags(last)
@@ -145,7 +148,17 @@ class EntityTable:
             elif was_patched:
                 outdated.append((target,))
             rows.append(
-                (target, kind._value_, etag, ordinal, event.modified_ms, start, length, patched, ordinal)
+                (
+                    target,
+                    kind._value_,
+                    etag,
+                    ordinal,
+                    event.modified_ms,
+                    start,
+                    length,
+                    patched,
+                    firsts[target],
+                )
             )
         digest = digest.with_changes(steps)
         self._db.executemany(_UPSERT, rows)
@@ -158,6 +171,33 @@ class EntityTable:
             (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),
         )
         return digest
+
+    def set_aside(self) -> None:
+        """Empty the tables, and keep what was in them for `compare`."""
+        for table in ("entities", "patched"):
+            self._db.execute(f"DROP TABLE IF EXISTS temp.{table}_before")
+            self._db.execute(f"CREATE TEMP TABLE {table}_before AS SELECT * FROM {table}")  # noqa: S608
+            self._db.execute(f"DELETE FROM {table}")  # noqa: S608 - constants
+        self._db.execute("DELETE FROM digest")
+        self._db.execute("CREATE UNIQUE INDEX temp.before ON entities_before (target)")
+
+    def compare(self) -> int:
+        """How many records, or bodies made by patches, differ from those that were set aside.
+
+        A record of the same event keeps its time, of which the page has only the second.
+        """
+        self._db.execute(
+            "UPDATE entities SET modified_ms = before.modified_ms FROM temp.entities_before AS before"
+            " WHERE before.target = entities.target AND before.ordinal = entities.ordinal"
+            " AND before.modified_ms / 1000 = entities.modified_ms / 1000"
+        )
+        wrong: set[str] = set()
+        for table in ("entities", "patched"):
+            for one, other in ((table, f"{table}_before"), (f"{table}_before", table)):
+                query = f"SELECT target FROM (SELECT * FROM {one} EXCEPT SELECT * FROM {other})"  # noqa: S608
+                wrong.update(target for (target,) in self._db.execute(query))
+            self._db.execute(f"DROP TABLE temp.{table}_before")
+        return len(wrong)
 
     def _etags(self, targets: Iterable[str]) -> dict[str, tuple[str, int]]:
         """The ETag, and whether a patch has made it, of those among `targets` that have a record."""

@@ -16,12 +16,22 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
 from gateway.core.errors import DecodeError, PageDamaged, StoreFailed, StoreMismatch
 from gateway.core.multipart import read_event
-from gateway.core.pages import Batch, FeedSettings, Gap, Page, PageWrite, Quarantined
+from gateway.core.pages import (
+    Batch,
+    Change,
+    FeedSettings,
+    Gap,
+    Page,
+    PageWrite,
+    Quarantined,
+    page_changes,
+)
 from gateway.core.state import Digest, Entity, apply
 
 from .catalogue import Catalogue
@@ -48,6 +58,9 @@ class StoredFeed:
         self._folder = folder
         self._files = files or OsFiles()
         self._catalogue = Catalogue(folder / CATALOGUE, writable=False)
+        # What may block runs in threads, beside those who must see each commit at once.
+        self._aside = Catalogue(folder / CATALOGUE, writable=False)
+        self._using_aside = Lock()
         settings = self._catalogue.settings()
         if settings is None:
             raise StoreMismatch(f"{folder} is a feed that was never started: run the gateway on it first")
@@ -97,19 +110,25 @@ class StoredFeed:
         return self._catalogue.entity(target)
 
     def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
-        return self._catalogue.new_targets(start, end, limit)
+        with self._using_aside:
+            return self._aside.new_targets(start, end, limit)
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
-        return self._catalogue.first_ordinals(targets)
+        with self._using_aside:
+            return self._aside.first_ordinals(targets)
 
     def representation(self, record: EntityRecord) -> Entity | None:
         without = without_body(record)
         if without is not None:
             return without
-        if record.patched:
-            return self._catalogue.patched(record)
-        page = self._catalogue.page_of(record.ordinal)
-        assert page is not None, "the event of a record is in a page"
+        with self._using_aside:
+            if record.patched:
+                return self._aside.patched(record)
+            page = _holding(record, self._aside)
+        return self._published(record, page)
+
+    def _published(self, record: EntityRecord, page: Page) -> Entity:
+        """The entity that a PUT in `page` made; raises PageDamaged."""
         path = self._path(page.number)
         try:
             event = read_event(self._files.read(path, record.start, record.length))
@@ -129,6 +148,7 @@ class StoredFeed:
     def close(self) -> None:
         """Let go of the catalogue."""
         self._catalogue.close()
+        self._aside.close()
 
     def _path(self, number: int) -> Path:
         return self._folder / PAGES / str(number)
@@ -218,7 +238,7 @@ class FeedStore(StoredFeed):
         if self._head.page is not None and self._head.page.number in self._damaged:
             raise PageDamaged(self._head.page.number, str(self._folder), "it must be repaired first")
         with _disk_errors(self._folder):
-            bases = self._log.bases(batch, self._base)
+            bases = self._log.bases(batch, partial(self._base, self._log))
         # A failed sync must not be tried again: the kernel may call pages clean that never reached the disk.
         self._failed = True
         with _disk_errors(self._folder):
@@ -276,6 +296,14 @@ class FeedStore(StoredFeed):
         if not page.sealed:
             self._open_file(page, data)
 
+    def rebuild_state(self) -> int:
+        assert self._log is not None
+        log = self._log
+        with _disk_errors(self._folder):
+            wrong, digest = log.rebuild_state(self._all_changes(), partial(self._base, log))
+        self._head = replace(self._head, digest=digest)
+        return wrong
+
     def close(self) -> None:
         super().close()
         self._release()
@@ -317,12 +345,10 @@ class FeedStore(StoredFeed):
                     self._files.truncate(self._path(page.number), page.length)
                 self._open_file(page, data)
 
-    def representation(self, record: EntityRecord) -> Entity | None:
+    def _published(self, record: EntityRecord, page: Page) -> Entity:
         try:
-            return super().representation(record)
-        except PageDamaged as error:
-            page = self.page(error.page)
-            assert page is not None, "what is damaged is there"
+            return super()._published(record, page)
+        except PageDamaged:
             self._damaged[page.number] = page
             raise
 
@@ -338,10 +364,20 @@ class FeedStore(StoredFeed):
         self._file = self._files.open_append(self._path(page.number))
         self._head = replace(self._head, page=page, data=data)
 
-    def _base(self, record: EntityRecord) -> Entity:
-        entity = self.representation(record)
-        assert entity is not None, "nothing changes while the one writer looks"
-        return entity
+    def _all_changes(self) -> Iterator[Sequence[Change]]:
+        """The changes of every page in turn; raises PageDamaged."""
+        last = -1 if self._head.page is None else self._head.page.number
+        for number in range(last + 1):
+            page = self.page(number)
+            assert page is not None, "page numbers have no holes"
+            yield list(page_changes(page, self._read_checked(page)))
+
+    def _base(self, log: Catalogue, record: EntityRecord) -> Entity:
+        entity = without_body(record)
+        if entity is None and record.patched:
+            entity = log.patched(record)
+            assert entity is not None, "nothing changes while the one writer looks"
+        return entity or self._published(record, _holding(record, log))
 
     def _write_pages(self, writes: tuple[PageWrite, ...]) -> None:
         for write in writes:
@@ -395,6 +431,13 @@ class FeedStore(StoredFeed):
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _holding(record: EntityRecord, catalogue: Catalogue) -> Page:
+    """The page that holds the event of a record."""
+    page = catalogue.page_of(record.ordinal)
+    assert page is not None, "the event of a record is in a page"
+    return page
 
 
 @contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 from gateway.core.errors import PageDamaged
 from gateway.core.event import Method
-from gateway.core.pages import Batch, Change, FeedSettings, Gap, Page, Quarantined
+from gateway.core.pages import Batch, Change, FeedSettings, Gap, Page, Quarantined, page_changes
 from gateway.core.state import Digest, Entity, Kind, apply
 
 from .contract import Head
@@ -140,6 +141,21 @@ class MemoryFeed:
             raise ValueError(f"these are not the bytes of page {page.number}")
         self._data[page.number] = data
         self._damaged.pop(page.number, None)
+
+    def rebuild_state(self) -> int:
+        before, self._entities = self._entities, {}
+        digest = Digest()
+        for page in self._pages:
+            data = self._read_checked(page) if page.sealed else self._head.data
+            digest = self._fold(tuple(page_changes(page, data)), digest)
+        for target, (record, entity) in self._entities.items():
+            kept = before.get(target, (record, entity))[0]
+            if kept.ordinal == record.ordinal:
+                self._entities[target] = record._replace(modified_ms=kept.modified_ms), entity
+        self._head = replace(self._head, digest=digest)
+        return sum(before.get(target) != now for target, now in self._entities.items()) + len(
+            before.keys() - self._entities.keys()
+        )
 
     def close(self) -> None:
         """Nothing to let go of."""

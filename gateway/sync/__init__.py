@@ -1,1 +1,20 @@
 """Readers of feeds: what a client does with any server of the draft, ours or another's."""
+
+from .feed import FeedBroken, FeedEvent, FeedSlice, Position, ReaderSettings, StartOver, documents, feed
+from .observer import Observer
+from .synchronize import Summary, SyncSettings, synchronize
+
+__all__ = [
+    "FeedBroken",
+    "FeedEvent",
+    "FeedSlice",
+    "Observer",
+    "Position",
+    "ReaderSettings",
+    "StartOver",
+    "Summary",
+    "SyncSettings",
+    "documents",
+    "feed",
+    "synchronize",
+]

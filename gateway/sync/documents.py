@@ -159,19 +159,9 @@ def _document(
         headers=comparable_headers(answer.headers),
         sha256=hashlib.sha256(answer.body).digest(),
         keys=b"".join(entry.key for entry in entries),
-        links=_relations(answer),
+        links=answer.relations(),
         families=families,
     )
-
-
-def _relations(answer: Answer) -> dict[str, str]:
-    """Each relation type of the Link headers, with the first target that has it."""
-    found: dict[str, str] = {}
-    for value in answer.headers.getall("Link", []):
-        for link in parse_links(value):
-            for relation in link.relations:
-                found.setdefault(relation, resolve(answer.url, link.target))
-    return found
 
 
 class _EntryReader:

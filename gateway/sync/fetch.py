@@ -6,6 +6,7 @@ Only GET and HEAD are sent, so a request may be repeated (RFC 9110, 9.2.1).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,9 +18,14 @@ from yarl import URL
 
 from gateway import __version__
 from gateway.core.errors import GatewayError
+from gateway.core.links import parse_links
+from gateway.core.times import parse_http_date
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_NOT_NOW = frozenset({429, 503})
+NOT_NOW = frozenset({429, 503})
+
+# What may lie unread before the sender is held back; documents are read whole.
+_READ_BYTES = 1024 * 1024
 
 
 class FetchFailed(GatewayError):
@@ -32,10 +38,16 @@ class InvalidLink(FetchFailed):
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Limits of a reader; times in seconds. `parallel` is the number of requests at one time."""
+    """Limits of a reader; times in seconds.
 
+    `parallel` is the number of requests at one time, `request_s` bounds a request as a whole, and `read_s`
+    the time without a byte. `agent` is the name in User-Agent.
+    """
+
+    agent: str = "wes-check"
     parallel: int = 16
     connect_s: float = 10.0
+    read_s: float = 30.0
     request_s: float = 60.0
     body_bytes_max: int = 256 * 1024 * 1024
     redirects_max: int = 5
@@ -63,6 +75,26 @@ class Answer:
         """Type and subtype in lower case."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
+    def relations(self) -> dict[str, str]:
+        """Each relation type of the Link headers, with the first target that has it, as an absolute URL."""
+        found: dict[str, str] = {}
+        for value in self.headers.getall("Link", []):
+            for link in parse_links(value):
+                for relation in link.relations:
+                    found.setdefault(relation, resolve(self.url, link.target))
+        return found
+
+    def retry_after_s(self) -> float | None:
+        """What Retry-After says (RFC 9110, 10.2.3), in seconds from now; None if it says nothing."""
+        text = self.headers.get("Retry-After", "").strip()
+        if text.isascii() and text.isdigit():
+            return float(text[:9])
+        moment_ms = parse_http_date(text)
+        return None if moment_ms is None else max(0.0, moment_ms / 1000 - time.time())
+
+
+OnHead = Callable[[Answer], None]
+
 
 def resolve(base: str, link: str) -> str:
     """The absolute URL of `link` in a document from `base` (RFC 3986, 5), without its fragment.
@@ -85,18 +117,30 @@ class Fetcher:
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Fetcher:
+        self._session = self._new_session()
+        return self
+
+    def _new_session(self) -> aiohttp.ClientSession:
         settings = self._settings
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=settings.parallel),
-            timeout=aiohttp.ClientTimeout(total=settings.request_s, sock_connect=settings.connect_s),
+            timeout=self._timeout(0.0),
             cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=_READ_BYTES,
             headers={
                 # Bytes are compared, so they are asked for as they are.
                 "Accept-Encoding": "identity",
-                "User-Agent": f"wes-check/{__version__}",
+                "User-Agent": f"{settings.agent}/{__version__}",
             },
         )
-        return self
+
+    def _timeout(self, wait_s: float) -> aiohttp.ClientTimeout:
+        settings = self._settings
+        return aiohttp.ClientTimeout(
+            total=settings.request_s + wait_s,
+            sock_connect=settings.connect_s,
+            sock_read=settings.read_s + wait_s,
+        )
 
     async def __aexit__(
         self,
@@ -106,38 +150,81 @@ class Fetcher:
     ) -> None:
         await self._session.close()
 
-    async def fetch(self, url: str, *, method: str = "GET", headers: dict[str, str] | None = None) -> Answer:
-        """The answer to one request, redirects not followed; raises FetchFailed or InvalidLink."""
+    async def reconnect(self) -> None:
+        """Use none of the connections again: after a broken answer, what comes next on them is not sure."""
+        session, self._session = self._session, self._new_session()
+        await session.close()
+
+    async def fetch(
+        self,
+        url: str,
+        *,
+        method: str = "GET",
+        headers: dict[str, str] | None = None,
+        wait_s: float = 0.0,
+        on_head: OnHead | None = None,
+    ) -> Answer:
+        """The answer to one request, redirects not followed; raises FetchFailed or InvalidLink.
+
+        `wait_s` is how much longer than usual the server may take. `on_head` is called with the answer
+        before it has a body, once for each time that the request is sent.
+        """
         settings = self._settings
         parsed = _url(url)
         for attempt in range(settings.retries_max + 1):
             last = attempt == settings.retries_max
             try:
-                answer = await self._ask(parsed, url, method, headers)
+                answer = await self._ask(parsed, url, method, headers, wait_s, on_head)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 if last or isinstance(error, TimeoutError | aiohttp.ClientConnectorError):
                     raise FetchFailed(f"{url}: {_text(error)}") from None
                 await asyncio.sleep(settings.retry_after_s)
                 continue
-            if answer.status not in _NOT_NOW or last:
+            if answer.status not in NOT_NOW or last:
                 return answer
-            await asyncio.sleep(_retry_after_s(answer, settings))
+            retry_s = answer.retry_after_s()
+            await asyncio.sleep(
+                min(settings.retry_after_s if retry_s is None else retry_s, settings.retry_after_max_s)
+            )
         raise AssertionError("the last attempt returns or raises")
 
-    async def follow(self, url: str, headers: dict[str, str] | None = None) -> Answer:
-        """The answer at the end of the redirects; itself a redirect if there are too many of them."""
+    async def follow(
+        self,
+        url: str,
+        headers: dict[str, str] | None = None,
+        *,
+        method: str = "GET",
+        on_head: OnHead | None = None,
+    ) -> Answer:
+        """The answer at the end of the redirects; itself a redirect if there are too many of them.
+
+        `on_head` is called as in `fetch`, for each of the answers.
+        """
         for _ in range(self._settings.redirects_max):
-            answer = await self.fetch(url, headers=headers)
+            answer = await self.fetch(url, method=method, headers=headers, on_head=on_head)
             location = answer.headers.get("Location")
             if answer.status not in REDIRECTS or location is None:
                 return answer
             url = resolve(url, location)
-        return await self.fetch(url, headers=headers)
+        return await self.fetch(url, method=method, headers=headers, on_head=on_head)
 
-    async def _ask(self, url: URL, asked: str, method: str, headers: dict[str, str] | None) -> Answer:
+    async def _ask(
+        self,
+        url: URL,
+        asked: str,
+        method: str,
+        headers: dict[str, str] | None,
+        wait_s: float,
+        on_head: OnHead | None,
+    ) -> Answer:
         self.requests += 1
         self._on_request()
-        async with self._session.request(method, url, headers=headers, allow_redirects=False) as response:
+        timeout = self._timeout(wait_s)
+        async with self._session.request(
+            method, url, headers=headers, allow_redirects=False, timeout=timeout
+        ) as response:
+            if on_head is not None:
+                on_head(Answer(asked, response.status, response.headers, b""))
             chunks: list[bytes] = []
             length = 0
             while chunk := await response.content.readany():
@@ -158,12 +245,6 @@ def _url(url: str) -> URL:
         return URL(url, encoded=url.isascii() and url.isprintable() and " " not in url)
     except ValueError as error:
         raise InvalidLink(f"{url[:200]!r} is not a URL: {error}") from None
-
-
-def _retry_after_s(answer: Answer, settings: FetchSettings) -> float:
-    text = answer.headers.get("Retry-After", "")
-    seconds = float(text) if text.isascii() and text.isdigit() else settings.retry_after_s
-    return min(seconds, settings.retry_after_max_s)
 
 
 def _text(error: Exception) -> str:

@@ -94,7 +94,8 @@ def get(base: str, path: str, **headers: str) -> Response:
 
 
 def put(base: str, path: str, body: bytes, content_type: str = "text/plain", **more: Any) -> Response:
-    return call(base, "PUT", path, body, {"Content-Type": content_type}, **more)
+    headers = {"Content-Type": content_type} | more.pop("headers", {})
+    return call(base, "PUT", path, body, headers, **more)
 
 
 def readiness(base: str) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo import SAMPLE
+from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 MARK = "::end of command::"
@@ -66,14 +67,6 @@ def test_the_five_minutes_are_as_the_readme_says(start_gateway, tmp_path):
         printed = output.splitlines()
         assert shows(printed, said) or (not said and not printed), f"{command}\n{output}\n{done.stderr}"
     assert len(outputs) == len(commands) + 1
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_the_comparison_tells_a_wrong_answer_from_a_right_one():

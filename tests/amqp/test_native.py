@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.amqp.fingerprint import fingerprint
 from gateway.amqp.native import encode_native
 from gateway.amqp.sections import decode_message, encode_delivery_annotations, encode_message
-from gateway.amqp.visibility import LATE_S, Visibility
+from gateway.amqp.visibility import LATE_KEPT_S, LATE_UNKNOWN_S, Visibility
 from gateway.core.errors import LogUnavailable, MessageRefused, OutcomeUnknown
 from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
@@ -75,7 +75,11 @@ def test_a_publication_resolves_with_its_identity_its_failure_or_the_end_of_its_
         assert not waiting.unsettled("/e")
         waiting.expire(11, 0.0)
         assert waiting.unsettled("/d")
-        waiting.expire(12, LATE_S)
+        waiting.expect_late("f", "/f", kept=False)
+        waiting.expire(12, LATE_UNKNOWN_S)
+        assert not waiting.unsettled("/f")
+        assert waiting.unsettled("/d")
+        waiting.expire(13, LATE_KEPT_S)
         assert not waiting.unsettled("/d")
         assert len(waiting) == 0
 

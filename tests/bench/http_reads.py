@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.result import Result, paired
-from tests.bench.tools import SERVER_CORE, free_port, on_core, rival, serving, wait_for_port, write_feed, wrk
+from tests.bench.tools import SERVER_CORE, on_core, rival, serving, wait_for_port, write_feed, wrk
+from tests.servers import free_port
 
 ROUNDS = 3
 

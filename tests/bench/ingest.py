@@ -1,4 +1,7 @@
-"""Ingest: from the node into durable pages, against a bare proton receiver that only decodes each message."""
+"""Ingest: from the node into durable pages, against a bare proton receiver that only decodes each message.
+
+And against itself without the upkeep of current state, which is what that upkeep costs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from tests.bench.tools import LOAD_CORE, SERVER_CORE, on_core, sample_event
 from tests.servers import gateway, log_node
 
 EVENTS = 60_000
-ROUNDS = 3
+ROUNDS = 5
+STATELESS = "tests.bench.rivals.stateless_gateway"
 
 
 def ingest(folder: Path) -> Iterator[Result]:
@@ -29,13 +33,16 @@ def ingest(folder: Path) -> Iterator[Result]:
         node.start()
     try:
         asyncio.run(_fill(node.amqp))
-        ours, theirs = [], []
+        ours, theirs, stateless = [], [], []
         for number in range(ROUNDS):
             ours.append(EVENTS / _gateway_seconds(folder / f"data-{number}", node.amqp))
             theirs.append(EVENTS / _receiver_seconds(node.amqp))
+            data = folder / f"stateless-{number}"
+            stateless.append(EVENTS / _gateway_seconds(data, node.amqp, STATELESS))
     finally:
         node.stop()
     yield paired("ingest", ours, theirs, "bare proton receiver", "events/s", 0.8)
+    yield paired("ingest, upkeep of state", ours, stateless, "without it", "events/s", 0.85)
 
 
 async def _fill(url: str) -> None:
@@ -50,9 +57,10 @@ async def _fill(url: str) -> None:
     await sender.close()
 
 
-def _gateway_seconds(data: Path, broker: str) -> float:
+def _gateway_seconds(data: Path, broker: str, module: str = "gateway") -> float:
     """From the first event in the feed to the last one; the feed is looked at ten times a second."""
     server = gateway(data, "--broker", broker)
+    server.module = module
     with on_core(SERVER_CORE):
         server.start(ready=False)
     try:

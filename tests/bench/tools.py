@@ -16,7 +16,7 @@ from gateway.core.event import Event, Method
 from gateway.core.identity import FeedName
 from gateway.core.pages import FeedSettings, Paginator
 from gateway.storage.filestore import FeedStore, feed_folder
-from tests.servers import Server, gateway
+from tests.servers import Server, free_port, gateway
 
 SERVER_CORE, LOAD_CORE = 0, 1
 TIME_MS = 1_700_000_000_000
@@ -68,12 +68,6 @@ def rival(module: str, *arguments: str, core: int = SERVER_CORE) -> Iterator[str
     finally:
         process.terminate()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def wait_for_port(port: int, wait_s: float = 30.0) -> None:

@@ -43,6 +43,15 @@ def test_each_log_has_its_own_table_and_falls_back_to_the_top(tmp_path):
     assert [log.name for log in loaded(tmp_path, text, log="b").logs] == ["b"]
 
 
+def test_a_truth_is_written_as_one(tmp_path):
+    text = '[logs.a]\nprefix = "/a/"\npreconditions_required = true\n[logs.b]\nprefix = "/b/"'
+    assert [log.preconditions_required for log in loaded(tmp_path, text).logs] == [True, False]
+    environment = {"WES_PRECONDITIONS_REQUIRED": "true"}
+    assert loaded(tmp_path, "", environment).logs[0].preconditions_required
+    with pytest.raises(InvalidSetting, match="preconditions-required is 'yes': it must be true or false"):
+        loaded(tmp_path, "", preconditions_required="yes")
+
+
 def test_limits_are_set_in_their_tables_and_variables(tmp_path):
     config = loaded(tmp_path, "[http]\nwait_max_s = 5", {"WES_HTTP_BODY_TIME_MAX_S": "2.5"})
     assert (config.http.wait_max_s, config.http.body_time_max_s) == (5, 2.5)

@@ -238,3 +238,15 @@ def test_a_cloud_event_that_names_no_path_is_refused(source, subject):
 def test_what_is_wrong_with_a_cloud_event_is_said(members, said):
     with pytest.raises(InvalidEvent, match=said):
         cloud(**members)
+
+
+def test_the_place_that_an_event_had_in_a_feed_is_not_read():
+    place = {"partition": "0", "ordinal": 7, "content_id": "<7.x@y>", "entry": "/feeds/events/0/events/7"}
+    place["last_modified"] = "Tue, 14 Nov 2023 22:13:20 GMT"
+    event = parse(**place, method="PUT", target="/a", content_type="text/plain", body=1)
+    assert event == Event(Method.PUT, "/a", "text/plain", b"1")
+
+
+def test_headers_that_belong_to_the_body_are_read():
+    event = parse(method="PUT", target="/a", body_base64="H4sI", extra_headers=[["Content-Encoding", "gzip"]])
+    assert event.extra_headers == (("Content-Encoding", "gzip"),)

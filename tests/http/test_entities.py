@@ -150,6 +150,7 @@ def test_nothing_is_decided_while_an_earlier_event_may_still_come():
 def test_where_conditions_are_required_a_change_without_one_is_refused():
     async def scenario(server):
         server.log.publisher = Publishing(server)
+        server.log.preconditions_required = True
         for method in ("PUT", "PATCH", "DELETE"):
             answer = await server.ask("/a", method, None if method == "DELETE" else "1", Content_Type=JSON)
             assert answer.status == 428
@@ -157,4 +158,4 @@ def test_where_conditions_are_required_a_change_without_one_is_refused():
         assert (await server.ask("/a", "POST", "1")).status == 201
         assert (await server.ask("/a", "PUT", "1", If_None_Match="*")).status == 201
 
-    served(scenario, preconditions_required=True)
+    served(scenario)

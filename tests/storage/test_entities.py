@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,51 @@ def test_a_damaged_page_is_not_taken_for_the_state(tmp_path):
     store.close()
 
 
+def test_state_that_was_lost_or_falsified_is_made_again_from_the_pages(tmp_path):
+    store = FeedStore(tmp_path, settings())
+    publish(
+        store, put("/a", b"1"), put("/b", b"{}"), patch("/b", b'{"x": 1}'), put("/c", b"2"), put("/d", b"x")
+    )
+    publish(store, patch("/d", b"{}"), Event(Method.DELETE, "/a", None, b"", TIME_MS + 1))
+    head, records = store.head, [store.entity(f"/{name}") for name in "abcd"]
+    assert store.rebuild_state() == 0
+    assert (store.head, [store.entity(f"/{name}") for name in "abcd"]) == (head, records)
+    store.close()
+    database = sqlite3.connect(tmp_path / "catalogue.sqlite")
+    database.execute("DELETE FROM entities WHERE target = '/a'")
+    database.execute("UPDATE entities SET etag = 'x', ordinal = 0 WHERE target = '/c'")
+    database.execute("UPDATE patched SET body = '[]'")
+    database.execute("UPDATE digest SET entities = 7")
+    database.commit()
+    database.close()
+    store = FeedStore(tmp_path, settings())
+    assert store.head.digest != head.digest
+    assert store.rebuild_state() == 3
+    assert store.head.digest == head.digest
+    # Of what was lost, the page knows the time to the second.
+    assert store.entity("/a") == records[0]._replace(modified_ms=TIME_MS)
+    assert [store.entity(f"/{name}") for name in "bcd"] == records[1:]
+    assert entity(store, "/b").body == b'{"x":1}'
+    store.close()
+    store = FeedStore(tmp_path, settings())
+    assert store.head.digest == head.digest
+    store.close()
+
+
+def test_a_damaged_page_ends_a_rebuild_and_changes_nothing(tmp_path):
+    store = FeedStore(tmp_path, settings())
+    publish(store, put("/a", b"first"), put("/b", b"2"), put("/c", b"3"), put("/d", b"4"))
+    path = tmp_path / "pages" / "0"
+    path.write_bytes(path.read_bytes().replace(b"first", b"flrst"))
+    head, record = store.head, store.entity("/d")
+    with pytest.raises(PageDamaged):
+        store.rebuild_state()
+    assert (store.head, store.entity("/d")) == (head, record)
+    publish(store, put("/d", b"5"))
+    assert entity(store, "/d").body == b"5"
+    store.close()
+
+
 TARGETS = st.sampled_from(["/a", "/b", "/c"])
 EVENTS = st.one_of(
     st.builds(put, TARGETS, st.sampled_from([b'{"a":1}', b"[1]", b"no json", b""])),
@@ -180,4 +226,6 @@ def test_any_history_in_any_batches_gives_what_a_plain_fold_gives(tmp_path_facto
         assert entity(store, target) == entity(twin, target) == wanted.get(target)
         assert store.entity(target) == twin.entity(target)
     assert store.head.digest == twin.head.digest == digest_of(wanted)
+    assert store.rebuild_state() == twin.rebuild_state() == 0
+    assert store.head.digest == digest_of(wanted)
     store.close()

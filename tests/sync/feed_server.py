@@ -145,7 +145,8 @@ class Feed:
                     return Reply(301 if archived else 302, {"Location": location})
         return Reply(404, {"Cache-Control": "no-store"}, b"not here")
 
-    async def handle(self, request: web.Request) -> web.Response:
+    def reply(self, request: web.Request) -> Reply:
+        """What the server answers, conditional requests and the twist included."""
         self.count[f"{request.method} {request.path}"] += 1
         reply = self.answer(request)
         etag = reply.headers.get("ETag")
@@ -153,6 +154,10 @@ class Feed:
             kept = {name: reply.headers[name] for name in ("ETag", "Cache-Control")}
             reply = Reply(304, kept)
         self.twist(request, reply)
+        return reply
+
+    async def handle(self, request: web.Request) -> web.Response:
+        reply = self.reply(request)
         response = web.Response(status=reply.status, headers=reply.headers)
         if reply.status not in (204, 304):
             response.body = reply.body

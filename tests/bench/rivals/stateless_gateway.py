@@ -1,0 +1,22 @@
+"""The gateway without the upkeep of current state: `wes` with all its arguments, the fold left out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from gateway.cli import main
+from gateway.core.pages import Change
+from gateway.core.state import Digest, Entity
+from gateway.storage.entities import EntityTable
+
+
+def _no_fold(
+    _: EntityTable, changes: Sequence[Change], bases: Mapping[str, Entity], digest: Digest
+) -> Digest:
+    return digest
+
+
+if __name__ == "__main__":
+    EntityTable.fold = _no_fold
+    sys.exit(main())
