@@ -36,11 +36,11 @@ demo: setup
 	@$(python) -m tests.demo
 
 test: setup $(interop)
-	@.ci/system-packages curl
+	@.ci/system-packages test
 	$(pytest) $(PYTEST_ARGS)
 
 test-fast: setup $(interop)
-	@.ci/system-packages curl
+	@.ci/system-packages test
 	$(pytest) -m "not slow" $(PYTEST_ARGS)
 
 check: setup

@@ -49,8 +49,8 @@ BATCH_BYTES_MAX = 16 * 1024 * 1024
 BATCH_EVENTS_GOOD = 32
 """With fewer than this, a batch right behind another waits GATHER_S for more."""
 GATHER_S = 0.0003
-STAGED_EVENTS_MAX = 64
-STAGED_BYTES_MAX = 256 * 1024
+STAGED_EVENTS_MAX = 256
+STAGED_BYTES_MAX = 512 * 1024
 
 _log = logging.getLogger("wes.ingest")
 
@@ -318,6 +318,10 @@ class Ingest:
                     await asyncio.sleep(GATHER_S)
         except GatewayError as error:
             self._fail(error)
+        except Exception as error:
+            # Whatever went wrong, the feed must not stand still without a word.
+            _log.exception("commit_failed", extra=self._facts)
+            self._fail(StoreFailed(f"a commit failed: {error!r}; the log has it again"))
         finally:
             self._committing = None
 

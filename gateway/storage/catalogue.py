@@ -18,7 +18,7 @@ from gateway.core.pages import Batch, Change, FeedSettings, Gap, LogPosition, Pa
 from gateway.core.state import Digest, Entity
 
 from . import entities
-from .entities import EntityRecord, EntityTable, Load
+from .entities import EntityRecord, EntityTable, Folded, Load
 
 FORMAT = 2
 BUSY_TIMEOUT_S = 10.0
@@ -114,10 +114,10 @@ class Catalogue:
         version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def stage(self, batch: Batch, bases: dict[str, Entity], digest: Digest) -> Digest:
+    def stage(self, batch: Batch, bases: dict[str, Entity], digest: Digest) -> Folded:
         """Write `batch` in a transaction, which `commit` ends; a failure takes all of it back.
 
-        `bases` are what its patches build on, `digest` is the one before it. Returns the one after it.
+        `bases` are what its patches build on, `digest` is the one before it.
         """
         execute = self._db.execute
         execute("BEGIN IMMEDIATE")
@@ -143,7 +143,7 @@ class Catalogue:
                     "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?)",
                     (batch.position.offset, batch.position.sha256, batch.position.gap_before),
                 )
-            return self._entities.fold(batch.changes, bases, digest) if batch.changes else digest
+            return self._entities.fold(batch.changes, bases, digest) if batch.changes else Folded(digest, [])
         except BaseException:
             self._roll_back()
             raise
@@ -158,7 +158,7 @@ class Catalogue:
             self._entities.set_aside()
             digest = Digest()
             for some in changes:
-                digest = self._entities.fold(some, self._entities.bases(some, load), digest)
+                digest, _ = self._entities.fold(some, self._entities.bases(some, load), digest)
             wrong = self._entities.compare()
             self._db.execute("COMMIT")
         except BaseException:
@@ -185,8 +185,8 @@ class Catalogue:
     def entity(self, target: str) -> EntityRecord | None:
         return self._entities.record(target)
 
-    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
-        return self._entities.new_targets(start, end, limit)
+    def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
+        return self._entities.targets_from(start, end, after, limit)
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
         return self._entities.first_ordinals(targets)

@@ -73,8 +73,11 @@ class FeedReader(Protocol):
         The body is checked against the ETag. May block.
         """
 
-    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
-        """Targets whose first state is from an event in [start, end), with its ordinal, at most `limit`."""
+    def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
+        """Targets behind `after` that an event in [start, end) first gave a state, in order, `limit` at most.
+
+        Cheap for what is new since the last question, if somebody asks now and then. May block.
+        """
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
         """The ordinal of the event that first gave a state to each of `targets` that ever had one."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gateway.core.event import Method
 from gateway.core.pages import Change
-from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply
+from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply, settled
 
 SCHEMA = """
 CREATE TABLE entities (
@@ -22,7 +22,6 @@ CREATE TABLE entities (
     modified_ms INTEGER, start INTEGER NOT NULL, length INTEGER NOT NULL, patched INTEGER NOT NULL,
     first_ordinal INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX entities_by_first_ordinal ON entities (first_ordinal);
 CREATE TABLE patched (target TEXT PRIMARY KEY, content_type TEXT, body BLOB NOT NULL);
 CREATE TABLE digest (
     one INTEGER PRIMARY KEY CHECK (one = 1), entities INTEGER NOT NULL, total BLOB NOT NULL
@@ -30,12 +29,17 @@ CREATE TABLE digest (
 """
 
 _COLUMNS = "target, kind, etag, ordinal, modified_ms, start, length, patched"
-_UPSERT = f"""
-INSERT INTO entities ({_COLUMNS}, first_ordinal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (target) DO UPDATE SET kind = excluded.kind, etag = excluded.etag, ordinal = excluded.ordinal,
-    modified_ms = excluded.modified_ms, start = excluded.start, length = excluded.length,
-    patched = excluded.patched
-"""  # noqa: S608 - constants
+_VALUES = 9
+_ROW = f"({', '.join('?' * _VALUES)})"
+_UPSERTS = {
+    rows: f"INSERT INTO entities ({_COLUMNS}, first_ordinal) VALUES {', '.join([_ROW] * rows)}"  # noqa: S608
+    " ON CONFLICT (target) DO UPDATE SET kind = excluded.kind, etag = excluded.etag,"
+    " ordinal = excluded.ordinal, modified_ms = excluded.modified_ms, start = excluded.start,"
+    " length = excluded.length, patched = excluded.patched"
+    for rows in (128, 16, 4, 1)
+}
+"""By the number of rows: Python lets go of its lock at each step of a statement, and that for each row would
+cost more than the row, as the event loop waits for it."""
 _AMONG = "target IN (SELECT value FROM json_each(?))"
 _DIGEST_BYTES = 32
 _NEW = ("", 0)
@@ -57,6 +61,16 @@ class EntityRecord(NamedTuple):
     start: int
     length: int
     patched: bool
+
+
+class Folded(NamedTuple):
+    """What changes have made: the digest after them, and the targets that had no record before.
+
+    The latter come with the ordinal of the event that first gave them a state, in ascending order.
+    """
+
+    digest: Digest
+    new: list[tuple[int, str]]
 
 
 Load = Callable[[EntityRecord], Entity]
@@ -89,12 +103,14 @@ class EntityTable:
         ).fetchone()
         return None if row is None else Entity(record.kind, record.etag, *row)
 
-    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
-        return self._db.execute(
-            "SELECT first_ordinal, target FROM entities WHERE first_ordinal >= ? AND first_ordinal < ?"
-            " ORDER BY first_ordinal LIMIT ?",
-            (start, end, limit),
-        ).fetchall()
+    def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
+        """Targets behind `after` whose first state is from an event in [start, end); looks at all of them."""
+        rows = self._db.execute(
+            "SELECT target FROM entities WHERE target > ? AND first_ordinal >= ? AND first_ordinal < ?"
+            " ORDER BY target LIMIT ?",
+            (after, start, end, limit),
+        )
+        return [target for (target,) in rows]
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
         return self._db.execute(
@@ -109,59 +125,55 @@ class EntityTable:
 
     def bases(self, changes: Sequence[Change], load: Load) -> dict[str, Entity]:
         """The stored entities that patches among `changes` build on, by target; raises PageDamaged."""
-        needed: list[str] = []
-        settled: set[str] = set()
-        for change in changes:
-            event = change.event
-            if event.target not in settled:
-                settled.add(event.target)
-                if event.method is Method.PATCH:
-                    needed.append(event.target)
+        if not any(change.event.method is Method.PATCH for change in changes):
+            return {}
+        first = {change.event.target: change.event.method for change in reversed(changes)}
+        needed = [target for target, method in first.items() if method is Method.PATCH]
         return {record.target: load(record) for record in self.records(needed)} if needed else {}
 
-    def fold(self, changes: Sequence[Change], bases: Mapping[str, Entity], digest: Digest) -> Digest:
-        """Apply `changes` within a transaction and return what they make of `digest`."""
-        now = dict[str, Entity | None](bases)
+    def fold(self, changes: Sequence[Change], bases: Mapping[str, Entity], digest: Digest) -> Folded:
+        """Apply `changes` within a transaction; `digest` is the one before."""
         last: dict[str, Change] = {}
+        states: dict[str, tuple[Kind, str]] = {}
         firsts: dict[str, int] = {}
+        patched: dict[str, Entity] = {}
         for change in changes:
-            event = change.event
+            ordinal, event, _, _ = change
             target = event.target
-            if target not in firsts:
-                firsts[target] = change.ordinal
-            now[target] = apply(now.get(target), event)
+            state = settled(event)
+            if state is None:
+                base = patched.get(target)
+                if base is None:
+                    base = apply(None, last[target].event) if target in last else bases.get(target)
+                entity = apply(base, event)
+                assert entity is not None, "no change is a POST, and all others give a state"
+                patched[target] = entity
+                state = entity.kind, entity.etag
+            elif patched:
+                patched.pop(target, None)
+            states[target] = state
+            firsts.setdefault(target, ordinal)
             last[target] = change
         before = self._etags(last)
-        rows: list[tuple[object, ...]] = []
+        values: list[object] = []
         steps: list[tuple[str, str, str]] = []
-        bodies: list[tuple[str, str | None, bytes]] = []
         outdated: list[tuple[str]] = []
         for target, (ordinal, event, start, length) in last.items():
-            entity = now[target]
-            assert entity is not None, "no change is a POST, and all others give a state"
-            kind, etag, content_type, body, _ = entity
+            kind, etag = states[target]
             etag_before, was_patched = before.get(target, _NEW)
             steps.append((target, etag_before, etag))
-            patched = event.method is Method.PATCH and kind is Kind.PRESENT
-            if patched:
-                bodies.append((target, content_type, body))
-            elif was_patched:
+            has_body = target in patched and kind is Kind.PRESENT
+            if was_patched and not has_body:
                 outdated.append((target,))
-            rows.append(
-                (
-                    target,
-                    kind._value_,
-                    etag,
-                    ordinal,
-                    event.modified_ms,
-                    start,
-                    length,
-                    patched,
-                    firsts[target],
-                )
-            )
+            values += (target, kind._value_, etag, ordinal, event.modified_ms)
+            values += (start, length, has_body, firsts[target])
+        bodies = [
+            (target, entity.content_type, entity.body)
+            for target, entity in patched.items()
+            if entity.kind is Kind.PRESENT
+        ]
         digest = digest.with_changes(steps)
-        self._db.executemany(_UPSERT, rows)
+        self._upsert(values)
         if outdated:
             self._db.executemany("DELETE FROM patched WHERE target = ?", outdated)
         if bodies:
@@ -170,7 +182,7 @@ class EntityTable:
             "INSERT OR REPLACE INTO digest VALUES (1, ?, ?)",
             (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),
         )
-        return digest
+        return Folded(digest, [(first, target) for target, first in firsts.items() if target not in before])
 
     def set_aside(self) -> None:
         """Empty the tables, and keep what was in them for `compare`."""
@@ -199,11 +211,25 @@ class EntityTable:
             self._db.execute(f"DROP TABLE temp.{table}_before")
         return len(wrong)
 
+    def _upsert(self, values: list[object]) -> None:
+        done = 0
+        for rows, statement in _UPSERTS.items():
+            size = rows * _VALUES
+            while len(values) - done >= size:
+                self._db.execute(statement, values[done : done + size])
+                done += size
+
     def _etags(self, targets: Iterable[str]) -> dict[str, tuple[str, int]]:
         """The ETag, and whether a patch has made it, of those among `targets` that have a record."""
-        query = f"SELECT target, etag, patched FROM entities WHERE {_AMONG}"  # noqa: S608 - constants
-        rows = self._db.execute(query, (json.dumps(list(targets)),))
-        return {target: (etag, patched) for target, etag, patched in rows}
+        # One row with all of them, for the reason that _UPSERTS has.
+        query = (
+            "SELECT json_group_object(target, json_array(etag, patched)) FROM entities"  # noqa: S608
+            f" WHERE {_AMONG}"
+        )
+        found: dict[str, tuple[str, int]] = json.loads(
+            self._db.execute(query, (json.dumps(list(targets)),)).fetchone()[0]
+        )
+        return found
 
 
 def _record(row: tuple[str, int, str, int, int | None, int, int, int]) -> EntityRecord:

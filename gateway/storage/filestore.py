@@ -36,11 +36,13 @@ from gateway.core.state import Digest, Entity, apply
 
 from .catalogue import Catalogue
 from .contract import Head
-from .entities import EntityRecord, without_body
+from .entities import EntityRecord, Folded, without_body
 from .files import AppendFile, Files, FolderLock, OsFiles
 
 CATALOGUE = "catalogue.sqlite"
 PAGES = "pages"
+NEW_TARGETS_MAX = 20_000
+"""That the writer remembers between two counts of shared targets; beyond them, it looks at all."""
 
 
 def feed_folder(data: Path, log: str, partition: str) -> Path:
@@ -109,9 +111,9 @@ class StoredFeed:
     def entity(self, target: str) -> EntityRecord | None:
         return self._catalogue.entity(target)
 
-    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+    def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
         with self._using_aside:
-            return self._aside.new_targets(start, end, limit)
+            return self._aside.targets_from(start, end, after, limit)
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
         with self._using_aside:
@@ -197,7 +199,7 @@ class FeedStore(StoredFeed):
         self._log: Catalogue | None = None
         self._file: AppendFile | None = None
         self._failed = False
-        self._staged: tuple[Batch, Digest] | None = None
+        self._staged: tuple[Batch, Folded] | None = None
         self._full: list[AppendFile] = []
         """Files of full pages, written and not yet synced."""
         self._dirty = False
@@ -206,12 +208,16 @@ class FeedStore(StoredFeed):
         """Whether the names of all page files are synced."""
         self._damaged: dict[int, Page] = {}
         self._advancing = Lock()
+        self._new: list[tuple[int, str]] = []
+        """The newest targets and their first ordinals: all of those from `_new_from` on."""
+        self._new_from = 0
         try:
             with _disk_errors(folder):
                 self._log = Catalogue(folder / CATALOGUE, writable=True)
                 self._adopt_settings(self._log, folder, settings)
                 super().__init__(folder, files=files)
             self.recover()
+            self._new_from = self._head.next_ordinal
         except BaseException:
             self._release()
             raise
@@ -243,20 +249,21 @@ class FeedStore(StoredFeed):
         self._failed = True
         with _disk_errors(self._folder):
             self._write_pages(batch.writes)
-            digest = self._log.stage(batch, bases, self._head.digest)
-        self._staged = batch, digest
+            folded = self._log.stage(batch, bases, self._head.digest)
+        self._staged = batch, folded
 
     def commit(self) -> None:
         staged, self._staged = self._staged, None
         assert self._log is not None
         assert staged is not None, "a commit follows its stage"
-        batch, digest = staged
+        batch, folded = staged
         with _disk_errors(self._folder):
             self._sync_pages()
             with self._advancing:
                 self._log.commit()
                 self._failed = False
-                self._advance(batch, digest)
+                self._advance(batch, folded.digest)
+                self._remember_new(folded.new)
 
     def recover(self) -> None:
         # The connection goes too: what it believes of a failed transaction is not to be trusted.
@@ -295,6 +302,21 @@ class FeedStore(StoredFeed):
         self._damaged.pop(page.number, None)
         if not page.sealed:
             self._open_file(page, data)
+
+    def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
+        with self._advancing:
+            if start >= self._new_from:
+                # Nobody asks for what was counted.
+                self._new = [pair for pair in self._new if pair[0] >= start]
+                self._new_from = start
+                return sorted(target for first, target in self._new if first < end and target > after)[:limit]
+        return super().targets_from(start, end, after, limit)
+
+    def _remember_new(self, new: list[tuple[int, str]]) -> None:
+        self._new += new
+        if len(self._new) > NEW_TARGETS_MAX:
+            self._new.clear()
+            self._new_from = self._head.next_ordinal
 
     def rebuild_state(self) -> int:
         assert self._log is not None

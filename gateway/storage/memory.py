@@ -68,9 +68,9 @@ class MemoryFeed:
         kept, entity = self._entities[record.target]
         return entity if kept == record else None
 
-    def new_targets(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
-        found = sorted((first, target) for target, first in self._firsts.items())
-        return [item for item in found if start <= item[0] < end][:limit]
+    def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
+        found = sorted(target for target, first in self._firsts.items() if start <= first < end)
+        return [target for target in found if target > after][:limit]
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
         return [(target, self._firsts[target]) for target in targets if target in self._firsts]

@@ -31,11 +31,14 @@ class SharedTargets:
         ends = {partition: max(end, self._ends.get(partition, 0)) for partition, end in ends.items()}
         if len(ends) > 1 and ends != self._ends:
             for partition in sorted(ends):
-                start = self._ends.get(partition, 0)
-                while start < ends[partition]:
-                    new = feeds[partition].new_targets(start, ends[partition], CHUNK_TARGETS)
-                    self._count += self._newly_shared(feeds, ends, partition, [target for _, target in new])
-                    start = new[-1][0] + 1 if len(new) == CHUNK_TARGETS else ends[partition]
+                start, end = self._ends.get(partition, 0), ends[partition]
+                after = ""
+                while start < end:
+                    new = feeds[partition].targets_from(start, end, after, CHUNK_TARGETS)
+                    self._count += self._newly_shared(feeds, ends, partition, new)
+                    if len(new) < CHUNK_TARGETS:
+                        break
+                    after = new[-1]
             self._ends = ends
         return self._count
 

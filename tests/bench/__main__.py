@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import http_reads, ingest, publishing, scale
+from tests.bench import http_reads, ingest, publishing, scale, syncing
 from tests.bench.result import Result
 
 Benchmark = Callable[[Path], Iterator[Result]]
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "not-modified": http_reads.not_modified,
     "ingest": ingest.ingest,
     "put": publishing.put,
+    "sync": syncing.sync,
     "scale": scale.scale,
 }
 

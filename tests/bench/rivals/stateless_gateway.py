@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from gateway.cli import main
 from gateway.core.pages import Change
 from gateway.core.state import Digest, Entity
-from gateway.storage.entities import EntityTable
+from gateway.storage.entities import EntityTable, Folded
 
 
 def _no_fold(
     _: EntityTable, changes: Sequence[Change], bases: Mapping[str, Entity], digest: Digest
-) -> Digest:
-    return digest
+) -> Folded:
+    return Folded(digest, [])
 
 
 if __name__ == "__main__":
