@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.support import put
 from tests.demo import SAMPLE
 from tests.servers import free_port
 
@@ -52,6 +53,7 @@ def test_the_five_minutes_are_as_the_readme_says(start_gateway, tmp_path):
         "amqp://127.0.0.1:5672": server.amqp,
         "8081": str(free_port()),
         "--data wes-data-2": f"--data {tmp_path / 'replica'}",
+        "catalogue.sqlite": str(tmp_path / "catalogue.sqlite"),
         ".venv/bin/wes": f"{sys.executable} -m gateway",
     }
     script = ""
@@ -67,6 +69,21 @@ def test_the_five_minutes_are_as_the_readme_says(start_gateway, tmp_path):
         printed = output.splitlines()
         assert shows(printed, said) or (not said and not printed), f"{command}\n{output}\n{done.stderr}"
     assert len(outputs) == len(commands) + 1
+
+
+@pytest.mark.slow
+def test_the_python_lines_work(start_gateway):
+    server = start_gateway()
+    for number in range(3):
+        put(server.http, f"/things/{number}", b"1")
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = lines.replace("http://localhost:8080", server.http)
+    process = subprocess.Popen([sys.executable, "-uc", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    with process:
+        printed = [process.stdout.readline() for _ in range(3)]
+        process.kill()
+    for number, line in enumerate(printed):
+        assert line.startswith(f"PUT /things/{number} Position(content_id='<{number}.")
 
 
 def test_the_comparison_tells_a_wrong_answer_from_a_right_one():

@@ -1,4 +1,4 @@
-"""A client's installation has no AMQP library: clients work, and servers say what is missing."""
+"""A client's installation has none of what servers need: clients work, and servers say what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 WITHOUT = """
 import sys
-sys.modules["proton"] = sys.modules["cproton"] = None
+sys.modules["proton"] = sys.modules["cproton"] = sys.modules["uvloop"] = None
 from gateway.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -29,7 +29,7 @@ def test_a_server_names_the_extra_that_it_needs(command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("serve", "--print-config"), ("check", "--help"), ("publish", "--help")]
+    "arguments", [("serve", "--print-config"), ("check", "--help"), ("publish", "--help"), ("sync", "--help")]
 )
 def test_what_needs_no_amqp_works_without_it(arguments):
     done = wes(*arguments)
