@@ -27,7 +27,7 @@ from gateway.core.errors import (
     StoreFailed,
     UnmappableMessage,
 )
-from gateway.core.event import Event
+from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
 from gateway.core.mapping import Mapping
 from gateway.core.message import Message
@@ -89,6 +89,8 @@ class Ingest:
         self._trouble: str | None = "not attached yet"
         self._storing = True
         """False from a failure of the store to the next commit, which proves that there is room again."""
+        self._catch_up_to: str | None = None
+        """The last message of the log when it was attached; state before it is not the log's."""
         self._consumer: Consumer | None = None
         self._committing: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[GatewayError]
@@ -100,6 +102,14 @@ class Ingest:
         if self._trouble is None:
             return None
         return f"log {self._name.log}, partition {self._name.partition}: {self._trouble}"
+
+    @property
+    def behind(self) -> bool:
+        """Whether the feed lacks messages that the log had when this was attached, or is not attached."""
+        if self._trouble is not None:
+            return True
+        latest, position = self._catch_up_to, self._position
+        return latest is not None and (position is None or position.offset < latest)
 
     def stop(self) -> None:
         """Take no more messages; `run` returns when what was taken is committed and settled."""
@@ -175,6 +185,7 @@ class Ingest:
                 f" {self._position.offset}: it was made from another log. Bring that log back, or"
                 " use another --data folder, which fills from this one"
             )
+        self._catch_up_to = latest
         if latest is None or (self._position is not None and latest == self._position.offset):
             # The batch that the store failed on is not in the log any more: nothing will prove the store.
             self._storing = True
@@ -295,7 +306,7 @@ class Ingest:
                 batch = self._take_batch()
                 deliveries, reports, batch_bytes = self._deliveries, self._reports, self._bytes
                 self._clear()
-                if len(deliveries) <= STAGED_EVENTS_MAX and batch_bytes <= STAGED_BYTES_MAX:
+                if _is_light(batch, batch_bytes):
                     # Written in the loop, a small batch needs its thread for the disk alone: each change
                     # between threads costs about as much as such a write.
                     self._store.stage(batch)
@@ -335,6 +346,15 @@ class Ingest:
     def _fail(self, error: GatewayError) -> None:
         if not self._failed.done():
             self._failed.set_result(error)
+
+
+def _is_light(batch: Batch, size: int) -> bool:
+    """Whether it takes no time worth mentioning to stage a batch; a patch may be of a large entity."""
+    return (
+        size <= STAGED_BYTES_MAX
+        and len(batch.changes) <= STAGED_EVENTS_MAX
+        and all(change.event.method is not Method.PATCH for change in batch.changes)
+    )
 
 
 def _salvage(data: bytes) -> tuple[str | None, int | None]:

@@ -27,7 +27,8 @@ _log = logging.getLogger("wes.publish")
 class LogPublisher:
     """Publishes to one log; `run` keeps its connection up. See `gateway.http.live.Publisher`.
 
-    `obstacle` says why events could not become visible now, or None.
+    `obstacle` says why events could not become visible now, or None; `behind` whether the feeds lack events
+    that the log had before.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LogPublisher:
         wait_max_s: float,
         pending_max: int,
         obstacle: Callable[[], str | None],
+        behind: Callable[[], bool],
     ) -> None:
         self._sender = LogSender(broker, log)
         self._log = log
@@ -46,6 +48,7 @@ class LogPublisher:
         self._wait_max_s = wait_max_s
         self._pending_max = pending_max
         self._obstacle = obstacle
+        self._behind = behind
         self._trouble = "not connected yet"
         self._loop = asyncio.get_running_loop()
         # Ids of different processes, and of one process after a restart, must never meet.
@@ -104,11 +107,11 @@ class LogPublisher:
             raise
 
     def unsettled(self, target: str) -> bool:
-        return self._visibility.unsettled(target)
+        return self._behind() or self._visibility.unsettled(target)
 
     async def _accepted(self, data: bytes, message_id: str, target: str) -> None:
         answer: asyncio.Future[None] = self._loop.create_future()
-        self._visibility.expect_late(message_id, target, kept=True)
+        self._visibility.send_late(message_id, target)
         self._sender.send_now(data, answer)
         try:
             async with asyncio.timeout(self._wait_max_s):
@@ -126,5 +129,5 @@ class LogPublisher:
         """One look at the clock for all who wait costs less than a timer for each."""
         while True:
             await asyncio.sleep(EXPIRY_S)
-            hindered = (self.trouble or self._obstacle()) is not None
+            hindered = self._behind() or (self.trouble or self._obstacle()) is not None
             self._visibility.expire(self._loop.time(), 0.0 if hindered else EXPIRY_S)

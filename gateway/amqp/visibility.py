@@ -85,11 +85,20 @@ class Visibility:
         return publication
 
     def expect_late(self, message_id: str, target: str, *, kept: bool) -> None:
-        """Nobody waits for the message, which is in the log (`kept`) or may be."""
-        self._waiting.pop(message_id, None)
+        """Nobody waits for the message, which is in the log (`kept`) or may be.
+
+        For a message that is asked for, or late already; one that was resolved meanwhile is not late.
+        """
+        if self._waiting.pop(message_id, None) is None and message_id not in self._late:
+            return
         if message_id not in self._late:
             self._late_targets[target] += 1
         self._late[message_id] = target, self._unhindered_s + (LATE_KEPT_S if kept else LATE_UNKNOWN_S)
+
+    def send_late(self, message_id: str, target: str) -> None:
+        """Nobody will wait for the message, which is about to be sent."""
+        self._late_targets[target] += 1
+        self._late[message_id] = target, self._unhindered_s + LATE_KEPT_S
 
     def forget(self, message_id: str) -> None:
         """The message is not in the log and will never be."""

@@ -55,6 +55,7 @@ class LogService:
             wait_max_s=config.http.publish_wait_max_s,
             pending_max=config.http.publish_pending_max,
             obstacle=self._obstacle,
+            behind=lambda: any(ingest.behind for ingest in self._ingests.values()),
         )
         self.live = LiveLog(
             log.name, log.prefix, self._publisher, log.extra_headers, log.preconditions_required

@@ -8,6 +8,8 @@ from enum import Enum
 from .times import parse_http_date
 
 _ENTITY_TAG = re.compile(r'\s*(W/)?("[\x21\x23-\x7e\x80-\U0010ffff]*")\s*')
+_TAG = r'(?:W/)?"[\x21\x23-\x7e\x80-\U0010ffff]*"'
+_TAGS = re.compile(rf"{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*")
 _BYTE_RANGE = re.compile(r"bytes[ \t]*=[ \t,]*([0-9]*)-([0-9]*)[ \t,]*", re.IGNORECASE)
 
 
@@ -54,6 +56,12 @@ def evaluate(
     elif _later(modified_ms, if_modified_since) is False:
         return Outcome.NOT_MODIFIED
     return Outcome.PROCEED
+
+
+def is_condition(header: str) -> bool:
+    """Whether an If-Match or If-None-Match value is `*` or a list of entity tags (RFC 9110, 13.1)."""
+    rest = header.strip(" \t,")
+    return rest == "*" or (bool(rest) and _TAGS.fullmatch(rest) is not None)
 
 
 def write_allowed(

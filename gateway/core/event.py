@@ -26,7 +26,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TCHARS = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MEDIA_TYPE = re.compile(
     rf"{_TCHARS}/{_TCHARS}"
-    rf"(?:[ \t]*;[ \t]*{_TCHARS}=(?:{_TCHARS}|\"(?:[\t !#-\[\]-~]|\\[\t -~])*\"))*[ \t]*"
+    rf"(?:[ \t]*;[ \t]*{_TCHARS}=(?:{_TCHARS}|\"(?:[\t !#-\[\]-~]|\\[\t -~])*\"))*"
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _AUTHORITY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -101,7 +101,11 @@ def parse_target(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def parse_media_type(text: str) -> str:
-    """`text` if it is a media type (RFC 9110, 8.3.1); raises InvalidEvent otherwise."""
+    """`text` without blanks around it; raises InvalidEvent if that is no media type (RFC 9110, 8.3.1).
+
+    No reader of headers sees such blanks, so they must not become part of an ETag either.
+    """
+    text = text.strip(" \t")
     if len(text) > HEADER_VALUE_BYTES_MAX or _MEDIA_TYPE.fullmatch(text) is None:
         raise InvalidEvent(f"{_shown(text)} is not a media type: write type/subtype, as in text/plain")
     return text

@@ -11,6 +11,7 @@ holds the page's own delimiter, or at a gap. It is never cut by time, and never 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -25,6 +26,17 @@ from .multipart import closing_delimiter, delimiter, part_renderer, read_event
 ARCHIVE_EVENTS_MAX = 1_000
 ARCHIVE_BYTES_MAX = 256 * 1024
 BOUNDARY_HEX = 40
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# What a part or the answer with its state has by itself, and what belongs to a connection.
+_OWN_HEADERS = frozenset(
+    (
+        *("content-id", "link", "event-type", "content-type", "last-modified", "content-length"),
+        *("content-encoding", "etag", "cache-control", "vary", "date", "age", "expires", "set-cookie"),
+        *("content-range", "accept-ranges", "x-content-type-options", "location", "server"),
+        *("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,15 @@ class FeedSettings:
             raise InvalidSetting("archive_events_max must be at least 1")
         if self.archive_bytes_max < 1:
             raise InvalidSetting("archive_bytes_max must be at least 1")
+        seen: set[str] = set()
+        for header in self.extra_headers:
+            name = header.lower()
+            if _TOKEN.fullmatch(header) is None or name in _OWN_HEADERS or name in seen:
+                raise InvalidSetting(
+                    f"extra header {ascii(header)[:80]} cannot be had: it must be the name of a header, once,"
+                    " and of none that parts and answers have already"
+                )
+            seen.add(name)
 
     @property
     def links(self) -> FeedLinks:

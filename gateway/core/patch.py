@@ -16,7 +16,7 @@ from .jsontext import NESTING_MAX, NotJson, Value, canonical, equal, nesting, pa
 # Of one JSON Patch: an operation can move a whole array by one place.
 OPERATIONS_MAX = 10_000
 # Of all that the `copy` operations of one JSON Patch add up to, and of a patched body: in canonical form.
-PATCHED_BYTES_MAX = 16 * 1024 * 1024
+PATCHED_BYTES_MAX = 1024 * 1024
 
 _Container: TypeAlias = "dict[str, Value] | list[Value]"
 

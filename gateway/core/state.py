@@ -146,6 +146,9 @@ def _patched(entity: Entity | None, event: Event) -> Entity:
     patch_type = _media_type(event.content_type)
     if patch_type not in (MERGE_PATCH_TYPE, JSON_PATCH_TYPE) or _encoded(event.extra_headers):
         return UNKNOWN
+    # Everybody who keeps state does this work for every patch.
+    if len(event.body) > PATCHED_BYTES_MAX or (entity is not None and len(entity.body) > PATCHED_BYTES_MAX):
+        return UNKNOWN
     try:
         if entity is None or entity.kind == Kind.DELETED:
             if patch_type == JSON_PATCH_TYPE:

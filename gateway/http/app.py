@@ -28,7 +28,7 @@ def make_app(site: Site, settings: HttpSettings) -> web.Application:
 
 async def _otherwise(request: web.Request) -> web.StreamResponse:
     """Event targets; and what no resource answers: OPTIONS, and methods that nothing has."""
-    reserved = is_reserved(request.path)
+    reserved = is_reserved(entities.raw_path(request))
     allowed = ALLOWED_ON_READ if reserved else ALLOWED_ON_TARGET
     if request.method == "OPTIONS":
         headers = {"Allow": allowed, "Cache-Control": NO_STORE}

@@ -36,7 +36,7 @@ class Publisher(Protocol):
         """
 
     def unsettled(self, target: str) -> bool:
-        """Whether an event about `target` was sent that may become visible and has not yet."""
+        """Whether the log has, or may have, an event about `target` that is not visible yet."""
 
 
 class LiveFeed:

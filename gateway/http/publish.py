@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from urllib.parse import unquote
 
 from aiohttp import web
 
-from gateway.core.conditional import write_allowed
 from gateway.core.errors import InvalidEvent, LogUnavailable
 from gateway.core.event import METHODS, Event, Method, header_text, parse_media_type, parse_target
 from gateway.core.identity import ContentID
 from gateway.core.links import RESERVED, FeedLinks
 from gateway.core.mapping import CONTENT_ENCODING
 from gateway.core.negotiation import preferences
-from gateway.core.state import Kind
 
+from .conditions import add_etag, conditions_of, missing, refusal, until_settled
 from .documents import NO_STORE
 from .entities import raw_path
 from .live import LiveLog, Site
@@ -28,15 +28,14 @@ from .settings import HttpSettings
 
 ALLOWED_ON_READ = "GET, HEAD, OPTIONS"
 ALLOWED_ON_TARGET = ", ".join(sorted((*METHODS, "GET", "HEAD", "OPTIONS")))
-
-
-_PRECONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since")
-_SETTLED_POLL_S = 0.02
+TURN_SHARE = 0.25
+"""Of the time that a publication may take: for its turn, and for what comes before it to be known."""
 
 
 def is_reserved(path: str) -> bool:
-    """Whether `path` belongs to the gateway itself and can be no event target."""
-    return path.partition("?")[0].split("/", 2)[1] in RESERVED
+    """Whether `path`, however it is escaped, belongs to the gateway itself and can be no event target."""
+    first = path.partition("?")[0].split("/", 2)[1]
+    return (unquote(first).partition("/")[0] if "%" in first else first) in RESERVED
 
 
 def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -55,22 +54,25 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
         event = _event(request, target, body, log)
         headers = request.headers
         wait = "Prefer" not in headers or "respond-async" not in preferences(headers.getall("Prefer"))
-        conditional = any(name in headers for name in _PRECONDITIONS)
-        if log.preconditions_required and not conditional and event.method is not Method.POST:
-            return _condition_missing(target)
-        await _take_turn(log, target, settings, alone=conditional)
+        conditions = conditions_of(request)
+        if log.preconditions_required and event.method is not Method.POST:
+            demand = missing(conditions, target)
+            if demand is not None:
+                return demand
+        wait_s = settings.publish_wait_max_s * TURN_SHARE
+        await _take_turn(log, target, wait_s, alone=conditions is not None)
         try:
-            if conditional:
-                await _until_settled(log, target, settings)
-                refusal = _refusal(request, log, target)
-                if refusal is not None:
-                    return refusal
+            if conditions is not None:
+                await until_settled(log, target, wait_s)
+                refused = refusal(conditions, log, target)
+                if refused is not None:
+                    return refused
             identity = await log.publisher.publish(event, wait=wait)
             if identity is None:
                 return _accepted(event, asked=not wait)
             response = _published(event, identity)
-            if conditional:
-                _add_etag(response, log, target, identity)
+            if conditions is not None:
+                add_etag(response, log, target, identity)
             return response
         finally:
             log.turns.leave(target)
@@ -78,61 +80,13 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
     return publish
 
 
-async def _take_turn(log: LiveLog, target: str, settings: HttpSettings, *, alone: bool) -> None:
+async def _take_turn(log: LiveLog, target: str, wait_s: float, *, alone: bool) -> None:
     granted = log.turns.enter(target, alone=alone)
     if granted is not None:
         try:
-            await log.turns.wait(target, granted, settings.publish_wait_max_s)
+            await log.turns.wait(target, granted, wait_s)
         except TimeoutError:
             raise LogUnavailable(f"nothing was published: others about {target} take too long") from None
-
-
-async def _until_settled(log: LiveLog, target: str, settings: HttpSettings) -> None:
-    """Wait for what was sent about the target and is not visible: it comes before a new event."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + settings.publish_wait_max_s
-    while log.publisher.unsettled(target):
-        if loop.time() > deadline:
-            raise LogUnavailable(
-                f"nothing was published: what became of an earlier event about {target} is not known yet"
-            )
-        await asyncio.sleep(_SETTLED_POLL_S)
-
-
-def _refusal(request: web.Request, log: LiveLog, target: str) -> web.Response | None:
-    """The answer to a publication whose preconditions do not hold (RFC 9110, 13.1), else None."""
-    found = log.current(target)
-    headers = request.headers
-    exists = found is not None and found[1].kind is not Kind.DELETED
-    etag = found[1].etag if found is not None and found[1].kind is Kind.PRESENT else None
-    if write_allowed(
-        etag,
-        exists=exists,
-        if_match=headers.get("If-Match"),
-        if_none_match=headers.get("If-None-Match"),
-        if_unmodified_since=headers.get("If-Unmodified-Since"),
-        modified_ms=None if found is None else found[1].modified_ms,
-    ):
-        return None
-    if etag is not None:
-        return problem(412, f"nothing was published: the ETag of {target} is {etag}", ETag=etag)
-    known = "it cannot be told what it is" if exists else "it has no state"
-    return problem(412, f"nothing was published: {target} does not meet the condition, {known}")
-
-
-def _condition_missing(target: str) -> web.Response:
-    return problem(
-        428,
-        f"nothing was published: changes must be conditional here. GET {target} and send its ETag as"
-        " If-Match, or If-None-Match: * for a new one",
-    )
-
-
-def _add_etag(response: web.Response, log: LiveLog, target: str, identity: ContentID) -> None:
-    """The ETag of the state that the event has made, so that the writer can go on from it."""
-    record = log.feeds[identity.partition].reader.entity(target)
-    if record is not None and record.ordinal == identity.ordinal and record.kind is Kind.PRESENT:
-        response.headers["ETag"] = record.etag
 
 
 async def read_body(request: web.BaseRequest, settings: HttpSettings) -> bytes | None:
@@ -170,6 +124,8 @@ def late_body() -> web.Response:
 
 def _event(request: web.Request, target: str, body: bytes, log: LiveLog) -> Event:
     method = Method(request.method)
+    if "Content-Range" in request.headers:
+        raise InvalidEvent("Content-Range is not taken: send the whole representation (RFC 9110, 14.5)")
     content_type = request.headers.get("Content-Type")
     if method is Method.DELETE:
         if body:

@@ -114,10 +114,10 @@ class Catalogue:
         version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def stage(self, batch: Batch, bases: dict[str, Entity], digest: Digest) -> Folded:
+    def stage(self, batch: Batch, load: Load, digest: Digest) -> Folded:
         """Write `batch` in a transaction, which `commit` ends; a failure takes all of it back.
 
-        `bases` are what its patches build on, `digest` is the one before it.
+        `load` gives what its patches build on, `digest` is the one before it.
         """
         execute = self._db.execute
         execute("BEGIN IMMEDIATE")
@@ -143,7 +143,7 @@ class Catalogue:
                     "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?)",
                     (batch.position.offset, batch.position.sha256, batch.position.gap_before),
                 )
-            return self._entities.fold(batch.changes, bases, digest) if batch.changes else Folded(digest, [])
+            return self._entities.fold(batch.changes, load, digest) if batch.changes else Folded(digest, [])
         except BaseException:
             self._roll_back()
             raise
@@ -158,7 +158,7 @@ class Catalogue:
             self._entities.set_aside()
             digest = Digest()
             for some in changes:
-                digest, _ = self._entities.fold(some, self._entities.bases(some, load), digest)
+                digest, _ = self._entities.fold(some, load, digest)
             wrong = self._entities.compare()
             self._db.execute("COMMIT")
         except BaseException:
@@ -177,10 +177,6 @@ class Catalogue:
     def _roll_back(self) -> None:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
-
-    def bases(self, batch: Batch, load: Load) -> dict[str, Entity]:
-        """The stored entities that patches in `batch` build on, by target; raises what `load` raises."""
-        return self._entities.bases(batch.changes, load)
 
     def entity(self, target: str) -> EntityRecord | None:
         return self._entities.record(target)

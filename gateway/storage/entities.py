@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from gateway.core.event import Method
 from gateway.core.pages import Change
 from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply, settled
 
@@ -89,11 +88,6 @@ class EntityTable:
         row = self._db.execute(query, (target,)).fetchone()
         return None if row is None else _record(row)
 
-    def records(self, targets: Sequence[str]) -> Iterator[EntityRecord]:
-        """The records of those among `targets` that have one."""
-        query = f"SELECT {_COLUMNS} FROM entities WHERE {_AMONG}"  # noqa: S608 - constants
-        return map(_record, self._db.execute(query, (json.dumps(targets),)))
-
     def patched(self, record: EntityRecord) -> Entity | None:
         """The entity that a patch has made, or None if the target has changed since the record was read."""
         row = self._db.execute(
@@ -123,16 +117,8 @@ class EntityTable:
         row = self._db.execute("SELECT entities, total FROM digest").fetchone()
         return Digest() if row is None else Digest(row[0], int.from_bytes(row[1]))
 
-    def bases(self, changes: Sequence[Change], load: Load) -> dict[str, Entity]:
-        """The stored entities that patches among `changes` build on, by target; raises PageDamaged."""
-        if not any(change.event.method is Method.PATCH for change in changes):
-            return {}
-        first = {change.event.target: change.event.method for change in reversed(changes)}
-        needed = [target for target, method in first.items() if method is Method.PATCH]
-        return {record.target: load(record) for record in self.records(needed)} if needed else {}
-
-    def fold(self, changes: Sequence[Change], bases: Mapping[str, Entity], digest: Digest) -> Folded:
-        """Apply `changes` within a transaction; `digest` is the one before."""
+    def fold(self, changes: Sequence[Change], load: Load, digest: Digest) -> Folded:
+        """Apply `changes` within a transaction; `digest` is the one before. Raises what `load` raises."""
         last: dict[str, Change] = {}
         states: dict[str, tuple[Kind, str]] = {}
         firsts: dict[str, int] = {}
@@ -143,8 +129,11 @@ class EntityTable:
             state = settled(event)
             if state is None:
                 base = patched.get(target)
-                if base is None:
-                    base = apply(None, last[target].event) if target in last else bases.get(target)
+                if base is None and target in last:
+                    base = apply(None, last[target].event)
+                elif base is None:
+                    record = self.record(target)
+                    base = None if record is None else load(record)
                 entity = apply(base, event)
                 assert entity is not None, "no change is a POST, and all others give a state"
                 patched[target] = entity

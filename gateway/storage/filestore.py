@@ -243,13 +243,15 @@ class FeedStore(StoredFeed):
             raise StoreFailed(f"{self._folder} failed before: open it anew")
         if self._head.page is not None and self._head.page.number in self._damaged:
             raise PageDamaged(self._head.page.number, str(self._folder), "it must be repaired first")
-        with _disk_errors(self._folder):
-            bases = self._log.bases(batch, partial(self._base, self._log))
         # A failed sync must not be tried again: the kernel may call pages clean that never reached the disk.
         self._failed = True
         with _disk_errors(self._folder):
+            try:
+                folded = self._log.stage(batch, partial(self._base, self._log), self._head.digest)
+            except PageDamaged:
+                self._failed = False
+                raise
             self._write_pages(batch.writes)
-            folded = self._log.stage(batch, bases, self._head.digest)
         self._staged = batch, folded
 
     def commit(self) -> None:

@@ -30,16 +30,17 @@ class SharedTargets:
         """
         ends = {partition: max(end, self._ends.get(partition, 0)) for partition, end in ends.items()}
         if len(ends) > 1 and ends != self._ends:
+            found = 0
             for partition in sorted(ends):
                 start, end = self._ends.get(partition, 0), ends[partition]
                 after = ""
                 while start < end:
                     new = feeds[partition].targets_from(start, end, after, CHUNK_TARGETS)
-                    self._count += self._newly_shared(feeds, ends, partition, new)
+                    found += self._newly_shared(feeds, ends, partition, new)
                     if len(new) < CHUNK_TARGETS:
                         break
                     after = new[-1]
-            self._ends = ends
+            self._count, self._ends = self._count + found, ends
         return self._count
 
     def _newly_shared(

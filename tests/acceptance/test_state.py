@@ -162,6 +162,7 @@ def test_a_condition_waits_for_what_was_taken_and_is_not_visible_yet(start_gatew
     checked(gateway.http)
 
 
+@pytest.mark.slow
 def test_an_unknown_outcome_holds_up_conditions_about_its_target_until_it_is_known(start_gateway):
     gateway = start_gateway(WES_HTTP_PUBLISH_WAIT_MAX_S="2")
     etag = put(gateway.http, "/n", b"1", JSON, headers={"If-None-Match": "*"}).header("ETag")
@@ -177,6 +178,38 @@ def test_an_unknown_outcome_holds_up_conditions_about_its_target_until_it_is_kno
     # What had no answer is in the log or is not; whichever it is, the condition saw it.
     bodies = [part.body for part in entries(gateway.http)]
     assert (answer.status, bodies) in ((201, [b"1", b"4"]), (412, [b"1", b"2"]))
+
+
+def test_conditions_wait_until_the_feed_has_caught_up_with_its_log(start_gateway, start_node):
+    node = start_node()
+    send(node.amqp, [amqp_message(b"%d" % n, target=f"/p/{n}", content_type=JSON) for n in range(20_000)])
+    gateway = start_gateway("--broker", node.amqp)
+    condition = {"If-None-Match": "*"}
+    answer = until(lambda: _unless(503, put(gateway.http, "/p/19999", b"0", JSON, headers=condition)))
+    assert answer.status == 412
+    assert get(gateway.http, "/p/19999").body == b"19999"
+
+
+def test_content_types_with_blanks_give_the_digest_of_the_feed(start_gateway, tmp_path):
+    gateway = start_gateway()
+    send(gateway.amqp, [amqp_message(b"1", target="/a", content_type="text/plain ")])
+    until(lambda: get(gateway.http, "/a").status == 200)
+    done = wes("sync", gateway.http, tmp_path / "copy.sqlite", "--verify")
+    assert done.returncode == 0, done.stdout
+
+
+def test_patches_of_a_large_entity_hold_nobody_up(start_gateway):
+    gateway = start_gateway()
+    large = b'{"a":"%s"}' % (b"x" * 900_000)
+    assert put(gateway.http, "/large", large, JSON).status == 201
+    huge = b'{"a":"%s"}' % (b"x" * 2_000_000)
+    assert put(gateway.http, "/huge", huge, JSON).status == 201
+    merge = {"Content-Type": "application/merge-patch+json"}
+    assert call(gateway.http, "PATCH", "/large", b'{"b":1}', merge).status == 204
+    assert get(gateway.http, "/large").body == large[:-1] + b',"b":1}'
+    # Beyond the limit, nobody applies a patch: the state is unknown everywhere.
+    assert call(gateway.http, "PATCH", "/huge", b'{"b":1}', merge).status == 204
+    assert get(gateway.http, "/huge").status == 409
 
 
 def _unless(status: int, answer: Response) -> Response | None:

@@ -75,6 +75,10 @@ def test_a_publication_resolves_with_its_identity_its_failure_or_the_end_of_its_
         assert not waiting.unsettled("/e")
         waiting.expire(11, 0.0)
         assert waiting.unsettled("/d")
+        # What was resolved in the same moment is not late.
+        waiting.expect_late("e", "/e", kept=True)
+        assert not waiting.unsettled("/e")
+        waiting.expect("f", "/f", deadline=10)
         waiting.expect_late("f", "/f", kept=False)
         waiting.expire(12, LATE_UNKNOWN_S)
         assert not waiting.unsettled("/f")

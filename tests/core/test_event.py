@@ -124,3 +124,9 @@ def test_no_text_of_a_producer_adds_a_header_or_a_part(target, content_type, ext
     if boundary.encode() not in content:
         document = delimiter(boundary) + content + f"--{boundary}--\r\n".encode()
         assert [part.body for part in read_parts(boundary, document)] == [body]
+
+
+def test_blanks_around_a_media_type_are_no_part_of_it():
+    for text in ("text/plain ", "\ttext/plain\t", " text/plain"):
+        assert parse_media_type(text) == "text/plain"
+    assert parse_media_type('a/b; c="\\ " ') == 'a/b; c="\\ "'

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.errors import InvalidSetting
 from gateway.core.event import Event, Method
+from gateway.core.identity import FeedName
 from gateway.core.multipart import read_parts
-from gateway.core.pages import Paginator, boundaries
+from gateway.core.pages import FeedSettings, Paginator, boundaries
 from tests.feeds import documents, event, offset, settings
 
 
@@ -180,3 +183,12 @@ def test_every_event_can_be_read_back_once_and_in_order(history, events_max, byt
     assert [part.about for part in parts] == [item.target for item in history]
     assert [part.value("Event-Type") for part in parts] == [f"http-equiv={item.method}" for item in history]
     assert [int(part.value("Content-ID").split(".")[0][1:]) for part in parts] == list(range(len(history)))
+
+
+@pytest.mark.parametrize(
+    "names", [("ETag",), ("content-length",), ("X-A\r\nX-B",), ("",), ("X A",), ("X-A", "x-a")], ids=repr
+)
+def test_extra_headers_are_names_of_their_own(names):
+    with pytest.raises(InvalidSetting, match="cannot be had"):
+        FeedSettings(FeedName("example.org", "events", "0"), extra_headers=names)
+    FeedSettings(FeedName("example.org", "events", "0"), extra_headers=("traceparent", "X-A"))

@@ -297,7 +297,7 @@ def doubling(times):
 
 
 def test_repeated_copies_cannot_blow_up_the_document():
-    target = json.dumps({"x": "x" * 100_000})
+    target = json.dumps({"x": "x" * 6_000})
     assert len(canonical(patched(target, doubling(7)))) < PATCHED_BYTES_MAX
     with pytest.raises(PatchFailed, match="operation 7: the patch copies more than"):
         patched(target, doubling(60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 
 from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
@@ -135,7 +136,7 @@ def test_nothing_is_decided_while_an_earlier_event_may_still_come():
         assert (await server.ask("/a", "PUT", "1")).status == 202
         answer = await server.ask("/a", "PUT", "2", If_None_Match="*")
         assert answer.status == 503
-        assert b"not known yet" in answer.body
+        assert b"is known yet" in answer.body
         assert (await server.ask("/b", "PUT", "2", If_None_Match="*")).status == 202
         publisher.visible = True
         waiting = asyncio.create_task(server.ask("/a", "PUT", "2", If_None_Match="*"))
@@ -157,5 +158,51 @@ def test_where_conditions_are_required_a_change_without_one_is_refused():
             assert answer.getheader("Content-Type") == "application/problem+json"
         assert (await server.ask("/a", "POST", "1")).status == 201
         assert (await server.ask("/a", "PUT", "1", If_None_Match="*")).status == 201
+
+    served(scenario)
+
+
+def test_every_line_of_a_condition_counts_and_what_is_none_is_refused():
+    async def scenario(server):
+        server.log.publisher = Publishing(server)
+        etag = (await server.ask("/a", "PUT", "1", If_None_Match="*")).getheader("ETag")
+
+        def two_lines() -> int:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+            connection.putrequest("PUT", "/a")
+            connection.putheader("If-None-Match", '"other"')
+            connection.putheader("If-None-Match", etag)
+            connection.putheader("Content-Length", "1")
+            connection.endheaders(b"2")
+            status = connection.getresponse().status
+            connection.close()
+            return status
+
+        assert await asyncio.to_thread(two_lines) == 412
+        for wrong in (etag.strip('"'), "", '"x', f"*, {etag}"):
+            assert (await server.ask("/a", "PUT", "2", If_None_Match=wrong)).status == 400
+            assert (await server.ask("/a", "PUT", "2", If_Match=wrong)).status == 400
+        assert (await server.ask("/a", "PUT", "2", Content_Range="bytes 0-0/2")).status == 400
+        assert (await server.ask("/a")).body == b"1"
+
+    served(scenario)
+
+
+def test_a_date_alone_does_not_do_where_conditions_are_required():
+    async def scenario(server):
+        server.log.publisher = Publishing(server)
+        server.log.preconditions_required = True
+        date = "Tue, 14 Nov 2099 22:13:19 GMT"
+        assert (await server.ask("/a", "PUT", "1", If_Unmodified_Since=date)).status == 428
+
+    served(scenario)
+
+
+def test_a_reserved_name_is_one_however_it_is_escaped():
+    async def scenario(server):
+        server.log.publisher = publisher = Publishing(server)
+        for path in ("/%66eeds/x", "/livez%2fx", "/%6civez"):
+            assert (await server.ask(path, "PUT", "1")).status == 405
+        assert publisher.most_at_once == 0
 
     served(scenario)

@@ -18,6 +18,7 @@ from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply
 from gateway.storage.contract import FeedReader, FeedWriter
 from gateway.storage.filestore import FeedStore, StoredFeed
 from gateway.storage.memory import MemoryFeed
+from gateway.storage.shared import SharedTargets
 from tests.feeds import TIME_MS, batch_with, settings
 
 JSON = "application/json"
@@ -229,3 +230,20 @@ def test_any_history_in_any_batches_gives_what_a_plain_fold_gives(tmp_path_facto
     assert store.rebuild_state() == twin.rebuild_state() == 0
     assert store.head.digest == digest_of(wanted)
     store.close()
+
+
+def test_a_count_of_shared_targets_that_failed_counts_nothing_twice():
+    one, two = MemoryFeed(settings(partition="0")), MemoryFeed(settings(partition="1"))
+    publish(one, put("/a", b"1"))
+    publish(two, put("/a", b"1"), put("/b", b"1"))
+
+    class Failing(MemoryFeed):
+        def targets_from(self, start, end, after, limit):
+            raise sqlite3.OperationalError("disk I/O error")
+
+    counted = SharedTargets()
+    broken = Failing(settings(partition="1"))
+    publish(broken, put("/a", b"1"), put("/b", b"1"))
+    with pytest.raises(sqlite3.OperationalError):
+        counted.count({"0": one, "1": broken}, {"0": 1, "1": 2})
+    assert counted.count({"0": one, "1": two}, {"0": 1, "1": 2}) == 1

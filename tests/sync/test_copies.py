@@ -564,6 +564,7 @@ EVENTS = [
 OTHERS = [put(0, "/b", b"9"), put(1, "/e", b"9")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(0, 40, 3))
 def test_files_follow_the_checkpoint_after_a_kill_at_any_file_operation(tmp_path, step):
     kind = Folder(tmp_path)

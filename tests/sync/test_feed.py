@@ -142,6 +142,7 @@ def test_a_feed_that_grows_at_every_few_requests_is_read_without_a_gap(kind, eve
     assert len(events) >= 7
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("at_once", [1, 2, 7])
 def test_following_gives_every_event_as_it_comes(kind, at_once):

@@ -215,6 +215,7 @@ PASSING = {
 }
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("spoil", PASSING.values(), ids=PASSING)
 @pytest.mark.parametrize("times", [1, 3])
@@ -226,6 +227,7 @@ def test_an_archive_document_that_is_spoilt_for_a_while_is_read_whole(kind, spoi
     assert fault.left < times
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("spoil", PASSING.values(), ids=PASSING)
 def test_a_subscription_document_that_is_spoilt_while_it_is_followed_is_read_whole(kind, spoil):
@@ -264,6 +266,7 @@ LASTING = {
 }
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("name", LASTING)
 def test_what_stays_spoilt_is_told_and_nothing_of_it_or_behind_it_comes_out(kind, name):
@@ -316,6 +319,7 @@ def test_any_byte_of_a_head_may_be_another_one():
             assert got == content_ids(source), seed
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("code", [429, 503])
 def test_retry_after_is_heard(kind, code):

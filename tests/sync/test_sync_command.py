@@ -528,6 +528,7 @@ OLD = {f"/products/{number}": b'{"id":"x"}' for number in range(10)}
 NEW = {f"/products/{number}": b'{"id":"new"}' for number in range(7)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("destination", ["copy.sqlite", "copy/"])
 def test_the_old_copy_is_readable_while_starting_over_and_across_a_kill(destination, tmp_path):
     place = f"{tmp_path}/{destination}"

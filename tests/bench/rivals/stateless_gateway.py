@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gateway.cli import main
 from gateway.core.pages import Change
-from gateway.core.state import Digest, Entity
-from gateway.storage.entities import EntityTable, Folded
+from gateway.core.state import Digest
+from gateway.storage.entities import EntityTable, Folded, Load
 
 
-def _no_fold(
-    _: EntityTable, changes: Sequence[Change], bases: Mapping[str, Entity], digest: Digest
-) -> Folded:
+def _no_fold(_: EntityTable, changes: Sequence[Change], load: Load, digest: Digest) -> Folded:
     return Folded(digest, [])
 
 
