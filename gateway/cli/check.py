@@ -14,9 +14,9 @@ from gateway.sync.breaches import Breach, Level, Rule
 from gateway.sync.check import CheckSummary, check
 from gateway.sync.feed_check import CheckSettings
 from gateway.sync.fetch import FetchSettings
+from gateway.sync.urls import without_user
 
 from .progress import Progress
-from .urls import without_password
 
 SHOWN_MAX = 20
 ALL = "all"
@@ -63,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Check, print breaches as they are found and a summary at the end, and return the exit status."""
     if urlsplit(args.url).scheme not in ("http", "https") or not urlsplit(args.url).hostname:
-        _say(f"{args.url}: write http://HOST:PORT/…")
+        _say(f"{without_user(args.url)}: write http://HOST:PORT/…")
         return 2
     with Progress("requests") as progress:
         printer = _Printer(progress, as_json=args.json)
@@ -121,7 +121,7 @@ class _Printer:
         for note in facts["notes"]:
             self._progress.write(f"note   {note}")
         self._progress.write(
-            f"{without_password(summary.url)}: {facts['feeds']} feeds, {facts['documents']:,} documents, "
+            f"{without_user(summary.url)}: {facts['feeds']} feeds, {facts['documents']:,} documents, "
             f"{facts['events']:,} events; {facts['entry_links_followed']:,} of "
             f"{facts['entry_links']:,} entry links followed; {facts['requests']:,} requests in "
             f"{facts['seconds']} s"

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from gateway.core.errors import GatewayError, InvalidEvent
 from gateway.core.eventline import parse_event_line
+from gateway.sync.urls import without_user
 
 from .ledger import Ledger, Outcome, PublishFailed, Sender
 from .lines import STANDARD_INPUT, InputFailed, check_readable, read_lines
 from .progress import Progress
-from .urls import without_password
 
 DEFAULT_LOG = "events"
 PARALLEL = 16
@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
     names: list[str] = args.files or [STANDARD_INPUT]
     scheme = urlsplit(args.url).scheme.lower()
     if scheme not in ("http", "https", "amqp", "amqps") or not urlsplit(args.url).hostname:
-        return _usage(f"{args.url}: write http://HOST:PORT or amqp://HOST:PORT")
+        return _usage(f"{without_user(args.url)}: write http://HOST:PORT or amqp://HOST:PORT")
     if scheme.startswith("http") and (urlsplit(args.url).query or urlsplit(args.url).fragment):
-        return _usage(f"{args.url}: leave out the query and the fragment")
+        return _usage(f"{without_user(args.url)}: leave out the query and the fragment")
     try:
         check_readable(names)
     except InputFailed as error:
@@ -159,8 +159,7 @@ def _report(args: argparse.Namespace, ledger: Ledger, progress: Progress, troubl
         print(json.dumps(result))
     else:
         print(
-            f"published {count:,} events to {without_password(args.url)} in {seconds:.1f} s, "
-            f"{rate:,.0f} a second"
+            f"published {count:,} events to {without_user(args.url)} in {seconds:.1f} s, {rate:,.0f} a second"
         )
 
 

@@ -19,9 +19,9 @@ from gateway import __version__
 from gateway.core.errors import GatewayError
 from gateway.core.event import Event
 from gateway.core.links import link_by_relation, log_path
+from gateway.sync.urls import without_user
 
 from .ledger import Ledger, Outcome, PublishFailed
-from .urls import without_password
 
 NOTHING_DONE = frozenset({429, 503})
 """Statuses that promise that the request was not acted on (RFC 6585, 4; RFC 9110, 15.6.4)."""
@@ -61,7 +61,7 @@ class HttpSender:
     ) -> None:
         parts = urlsplit(url)
         self._base = urlunsplit(parts._replace(path=parts.path.rstrip("/")))
-        self._shown = without_password(self._base)
+        self._shown = without_user(self._base)
         self._ledger = ledger
         self._log = log
         self._limits = limits
@@ -106,7 +106,7 @@ class HttpSender:
             async with self._session.get(URL(url), allow_redirects=False) as response:
                 if response.status != 200:
                     raise GatewayError(
-                        f"{without_password(url)} answers {response.status}: is {log} a log there?"
+                        f"{without_user(url)} answers {response.status}: is {log} a log there?"
                     )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise GatewayError(f"{self._shown} cannot be reached: {_text(error)}") from None

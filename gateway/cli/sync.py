@@ -16,11 +16,11 @@ from gateway.core.errors import GatewayError, InvalidSetting
 from gateway.sync.destination import STANDARD_OUTPUT, OpenCopy, copy_at
 from gateway.sync.observer import Observer
 from gateway.sync.synchronize import Summary, synchronize
+from gateway.sync.urls import without_user
 from gateway.sync.verdict import DIFFERENCES_MAX, PartitionVerdict, Verdict
 
 from .output import log_to_standard_error
 from .progress import Progress
-from .urls import without_password
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Copy until the end of the feeds or until a signal, print the result, return the exit status."""
     if urlsplit(args.url).scheme not in ("http", "https") or not urlsplit(args.url).hostname:
-        return _usage(f"{args.url}: write http://HOST:PORT/…")
+        return _usage(f"{without_user(args.url)}: write http://HOST:PORT/…")
     if args.destination == STANDARD_OUTPUT and args.verify:
         return _usage("--verify goes with a file or a folder: lines hold no state")
     try:
@@ -157,7 +157,7 @@ class _Printer:
         """Print it, and return the exit status."""
         verdict = summary.verdict
         facts: dict[str, Any] = {
-            "synchronized": without_password(summary.url),
+            "synchronized": without_user(summary.url),
             "log": summary.log,
             "destination": self._args.destination,
             "events": self._progress.count,

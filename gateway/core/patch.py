@@ -52,8 +52,8 @@ def json_patch(target: Value, patch: Value) -> Value:
     """`target` with the operations of a JSON Patch applied, all or none; raises PatchFailed.
 
     Implements RFC 6902. Beyond its errors, a patch fails that has more than OPERATIONS_MAX operations, that
-    copies more than PATCHED_BYTES_MAX bytes, whose result is nested deeper than NESTING_MAX, or that removes
-    the whole document and puts nothing in its place.
+    copies more than PATCHED_BYTES_MAX bytes, that has a pointer with more than NESTING_MAX tokens, whose
+    result is nested deeper than that, or that removes the whole document and puts nothing in its place.
     """
     if not isinstance(patch, list):
         raise PatchFailed("a JSON Patch is an array of operations")
@@ -119,7 +119,7 @@ class _Document:
         """The value at a place that must exist."""
         value: Value = self._holder
         for depth, token in enumerate(path):
-            value = _child(value, token, path[: depth + 1])
+            value = _child(value, token, path, depth)
         return value
 
     def add(self, path: list[str], value: Value) -> None:
@@ -130,12 +130,12 @@ class _Document:
         elif last == "-":
             parent.append(value)
         else:
-            parent.insert(_index(last, len(parent) + 1, path), value)
+            parent.insert(_index(last, len(parent) + 1, path, len(path) - 1), value)
 
     def remove(self, path: list[str]) -> None:
         """RFC 6902, 4.2."""
         parent, last = self._parent(path), path[-1]
-        _child(parent, last, path)
+        _child(parent, last, path, len(path) - 1)
         if isinstance(parent, dict):
             del parent[last]
         else:
@@ -144,7 +144,7 @@ class _Document:
     def replace(self, path: list[str], value: Value) -> None:
         """RFC 6902, 4.3."""
         parent, last = self._parent(path), path[-1]
-        _child(parent, last, path)
+        _child(parent, last, path, len(path) - 1)
         _put(parent, last, value)
 
     def duplicate(self, path: list[str]) -> Value:
@@ -162,7 +162,7 @@ class _Document:
         """The container that holds the last token of `path`; from here on it and those above it are ours."""
         parent: _Container = self._holder
         for depth, token in enumerate(path[:-1]):
-            child = _child(parent, token, path[: depth + 1])
+            child = _child(parent, token, path, depth)
             if not isinstance(child, dict | list):
                 raise PatchFailed(f"{_shown(path[: depth + 1])} is no array or object")
             if id(child) not in self._own:
@@ -173,13 +173,13 @@ class _Document:
         return parent
 
 
-def _child(parent: Value, token: str, path: list[str]) -> Value:
-    """The value under `token`, the last one of `path` (RFC 6901, 4); raises PatchFailed if there is none."""
+def _child(parent: Value, token: str, path: list[str], depth: int) -> Value:
+    """The value under `token`, the one of `path` at `depth` (RFC 6901, 4); raises PatchFailed without one."""
     if isinstance(parent, dict) and token in parent:
         return parent[token]
     if isinstance(parent, list):
-        return parent[_index(token, len(parent), path)]
-    raise PatchFailed(f"{_shown(path)} does not exist")
+        return parent[_index(token, len(parent), path, depth)]
+    raise PatchFailed(f"{_shown(path[: depth + 1])} does not exist")
 
 
 def _put(parent: _Container, token: str, value: Value) -> None:
@@ -190,9 +190,9 @@ def _put(parent: _Container, token: str, value: Value) -> None:
         parent[int(token)] = value
 
 
-def _index(token: str, end: int, path: list[str]) -> int:
+def _index(token: str, end: int, path: list[str], depth: int) -> int:
     if _INDEX.fullmatch(token) is None or int(token) >= end:
-        raise PatchFailed(f"{_shown(path)} does not exist")
+        raise PatchFailed(f"{_shown(path[: depth + 1])} does not exist")
     return int(token)
 
 
@@ -203,6 +203,8 @@ def _tokens(operation: dict[str, Value], member: str) -> list[str]:
         raise PatchFailed(f"{member} is not there, or no string")
     if pointer and (not pointer.startswith("/") or _BAD_ESCAPE.search(pointer)):
         raise PatchFailed(f"{member} is {ascii(pointer)[:80]}, which is no JSON Pointer")
+    if pointer.count("/") > NESTING_MAX:
+        raise PatchFailed(f"{member} has {pointer.count('/')} tokens; at most {NESTING_MAX} are allowed")
     return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")]
 
 

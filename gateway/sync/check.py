@@ -16,7 +16,7 @@ from gateway.core.errors import GatewayError
 
 from .breaches import Breach, Level, Report, Rule
 from .feed_check import CheckSettings, FeedCheck, FeedSummary
-from .fetch import Answer, Fetcher, FetchSettings, resolve
+from .fetch import Answer, Fetcher, FetchSettings, enter, resolve
 
 FEEDS_MAX = 10_000
 _ACCEPT_ANY = {"Accept": "multipart/mixed, multipart/*;q=0.9, application/json;q=0.8"}
@@ -68,13 +68,14 @@ async def check(
 
     Raises CheckFailed if there is no feed at `url`, FetchFailed if a server cannot be asked.
     """
+    url, fetch_settings = enter(url, fetch_settings or FetchSettings())
     summary = CheckSummary(url)
 
     def counted(breach: Breach) -> None:
         summary.counts[breach.rule] += 1
         report(breach)
 
-    async with Fetcher(fetch_settings or FetchSettings(), on_request) as fetcher:
+    async with Fetcher(fetch_settings, on_request) as fetcher:
         checker = _Checker(fetcher, counted, settings or CheckSettings(), summary)
         try:
             await checker.document(await fetcher.follow(url, headers=_ACCEPT_ANY))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 from .copy import CopyFailed, CopyLocked, CopyMismatch
@@ -54,6 +55,11 @@ _TABLES = (
 )
 
 
+# The files that this process has locked, by device and inode.
+_own: set[tuple[int, int]] = set()
+_own_changes = threading.Lock()
+
+
 class FileLock:
     """One writer for the file, among all processes of the machine; it ends with its process.
 
@@ -62,17 +68,42 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise CopyLocked(
-                f"another process writes to {path}: stop it, or give this one another destination"
-            ) from None
+        with _own_changes:
+            # Not even opened: to close the file anywhere in a process ends the locks that SQLite has on it in
+            # that process (SQLite, "How To Corrupt An SQLite Database File", 2.2).
+            if _file_at(path) in _own:
+                raise CopyLocked(
+                    f"this process writes to {path} already: close that copy, or give another destination"
+                )
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._fd)
+                raise CopyLocked(
+                    f"another process writes to {path}: stop it, or give this one another destination"
+                ) from None
+            except BaseException:
+                os.close(self._fd)
+                raise
+            self._file = _identity(os.fstat(self._fd))
+            _own.add(self._file)
 
     def release(self) -> None:
-        os.close(self._fd)
+        with _own_changes:
+            os.close(self._fd)
+            _own.discard(self._file)
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        return _identity(path.stat())
+    except FileNotFoundError:
+        return None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def open_database(path: Path, *, durable: bool) -> tuple[FileLock, sqlite3.Connection]:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from gateway.core.errors import GatewayError
 
 from .asking import ReaderSettings, Refused
-from .fetch import Fetcher, FetchFailed, InvalidLink
+from .fetch import Fetcher, FetchFailed, InvalidLink, enter
 from .reading import FeedBroken, FeedEvent, Position
 from .way import FeedSlice, Lost, Way
 
@@ -62,6 +62,7 @@ async def feed(
     Raises StartOver when the feed no longer has the event of the position, FeedBroken when it breaks a rule
     of the draft that no event can be trusted without, FetchFailed when the server cannot be asked. With
     `follow`, trouble that may pass is waited for, without an end; `on_trouble` gets a sentence each time.
+    User info in `url` is sent to its server (RFC 7617), and stands in nothing that comes out.
     """
     slices = documents(url, position, follow=follow, settings=settings, on_trouble=on_trouble)
     try:
@@ -82,7 +83,8 @@ async def documents(
 ) -> AsyncGenerator[FeedSlice, None]:
     """The same as `feed`, in slices: what is new in one document after the other."""
     settings = settings or ReaderSettings()
-    async with Fetcher(settings.fetch) as fetcher:
+    url, fetch_settings = enter(url, settings.fetch)
+    async with Fetcher(fetch_settings) as fetcher:
         way = Way(fetcher, url, position, settings, on_trouble)
         patience = _Patience(url, settings, follow=follow)
         try:

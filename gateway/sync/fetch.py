@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from urllib.parse import urldefrag, urljoin, urlsplit
 
@@ -20,6 +20,8 @@ from gateway import __version__
 from gateway.core.errors import GatewayError
 from gateway.core.links import parse_links
 from gateway.core.times import parse_http_date
+
+from .urls import Login, login_of, origin_of, without_user
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 NOT_NOW = frozenset({429, 503})
@@ -41,7 +43,7 @@ class FetchSettings:
     """Limits of a reader; times in seconds.
 
     `parallel` is the number of requests at one time, `request_s` bounds a request as a whole, and `read_s`
-    the time without a byte. `agent` is the name in User-Agent.
+    the time without a byte. `agent` is the name in User-Agent. `login` goes to its own server only.
     """
 
     agent: str = "wes-check"
@@ -54,6 +56,7 @@ class FetchSettings:
     retries_max: int = 5
     retry_after_s: float = 1.0
     retry_after_max_s: float = 30.0
+    login: Login | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +100,23 @@ OnHead = Callable[[Answer], None]
 
 
 def resolve(base: str, link: str) -> str:
-    """The absolute URL of `link` in a document from `base` (RFC 3986, 5), without its fragment.
+    """The absolute URL of `link` in a document from `base` (RFC 3986, 5), without user info and fragment.
 
     A link that is no URL at all comes back as it is; `fetch` refuses it.
     """
     try:
-        return urldefrag(urljoin(base, link.strip()))[0]
+        return without_user(urldefrag(urljoin(base, link.strip()))[0])
     except ValueError:
-        return link
+        return without_user(link)
+
+
+def enter(url: str, settings: FetchSettings) -> tuple[str, FetchSettings]:
+    """A URL that a user gave, without user info, and `settings` with the login that this asked for.
+
+    So no URL that is asked for, shown or kept has a password in it.
+    """
+    login = login_of(url)
+    return without_user(url), settings if login is None else replace(settings, login=login)
 
 
 class Fetcher:
@@ -195,17 +207,22 @@ class Fetcher:
         *,
         method: str = "GET",
         on_head: OnHead | None = None,
+        within: str | None = None,
     ) -> Answer:
         """The answer at the end of the redirects; itself a redirect if there are too many of them.
 
-        `on_head` is called as in `fetch`, for each of the answers.
+        The same for one that leads out of the origin `within`. `on_head` is called as in `fetch`, for each of
+        the answers.
         """
         for _ in range(self._settings.redirects_max):
             answer = await self.fetch(url, method=method, headers=headers, on_head=on_head)
             location = answer.headers.get("Location")
             if answer.status not in REDIRECTS or location is None:
                 return answer
-            url = resolve(url, location)
+            following = resolve(url, location)
+            if within is not None and origin_of(following) != within:
+                return answer
+            url = following
         return await self.fetch(url, method=method, headers=headers, on_head=on_head)
 
     async def _ask(
@@ -220,6 +237,9 @@ class Fetcher:
         self.requests += 1
         self._on_request()
         timeout = self._timeout(wait_s)
+        login = self._settings.login
+        if login is not None and origin_of(asked) == login.origin:
+            headers = {**(headers or {}), "Authorization": login.authorization}
         async with self._session.request(
             method, url, headers=headers, allow_redirects=False, timeout=timeout
         ) as response:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from gateway.core.errors import DecodeError, GatewayError
 from gateway.core.event import METHODS, Method
@@ -20,6 +20,7 @@ from gateway.core.multipart import boundary_of, read_parts
 
 from .feed_walk import PREV
 from .fetch import Answer
+from .urls import origin_of, path_within
 
 HTTP_EQUIV = "http-equiv"
 ORDER_CLAUSE = "draft, The Content-ID header"
@@ -138,20 +139,11 @@ def read_document(asked: str, answer: Answer, origin: str) -> Document:
     return Document(asked, answer, events, _check_order(answer.url, events))
 
 
-def origin_of(url: str) -> str:
-    """Scheme and authority of a URL, which an absolute path can be put behind; empty if it is no URL."""
-    try:
-        split = urlsplit(url)
-    except ValueError:
-        return ""
-    return f"{split.scheme}://{split.netloc}"
-
-
 def _events(
     url: str, parts: Sequence[tuple[tuple[tuple[str, str], ...], bytes]], origin: str
 ) -> list[FeedEvent]:
     # Whether a path in this document is a path of the feed's own server.
-    at_home = url.startswith(f"{origin}/")
+    at_home = origin_of(url) == origin
     events: list[FeedEvent] = []
     ours: ContentID | None = None
     ordinal: int | None = None
@@ -251,4 +243,5 @@ def _at_home(url: str, link: str, origin: str) -> str:
         link = urljoin(url, link)
     except ValueError:
         return link
-    return link[len(origin) :] if link.startswith(f"{origin}/") else link
+    path = path_within(link, origin)
+    return link if path is None else path

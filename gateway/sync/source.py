@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gateway.core.errors import GatewayError, InvalidEvent
@@ -50,11 +51,7 @@ async def find_source(fetcher: Fetcher, url: str, log: str | None) -> Found:
 
     `log` chooses among several logs. Raises NoSource, or FetchFailed.
     """
-    answer = await fetcher.follow(url, _ACCEPT_ANY)
-    if answer.status not in (200, 204):
-        raise (FetchFailed if answer.status >= 500 or answer.status == 429 else NoSource)(
-            f"{answer.url} answers {answer.status}"
-        )
+    answer = await _found(fetcher, url)
     if answer.status == 204 or answer.media_type.startswith("multipart/"):
         if log is not None:
             raise NoSource(f"{url} is a feed: give the URL of a gateway, or leave out --log")
@@ -62,13 +59,32 @@ async def find_source(fetcher: Fetcher, url: str, log: str | None) -> Found:
         return Found(Source(feed, None), {ONE_FEED: PartitionHead(feed, None, None, None)})
     content = _content(answer)
     if isinstance(content.get("logs"), list):
-        return await find_source(fetcher, _log_url(answer, content["logs"], log), log)
+        service = answer.url
+        answer = await _found(fetcher, _log_url(answer, content["logs"], log))
+        content = {}
+        with suppress(NoSource):
+            content = _content(answer)
+        if not isinstance(content.get("partitions"), list):
+            raise NoSource(
+                f"{service} names {answer.url} as the document of a log, and it is none: give the URL of a"
+                " log document or a feed document"
+            )
     if not isinstance(content.get("partitions"), list):
         raise NoSource(f"{answer.url} is neither a feed document nor a service or log document")
     name = str(content.get("log", ""))
     if log is not None and log != name:
         raise NoSource(f"{answer.url} is the document of the log {name}, not of {log}")
     return Found(Source(answer.url, name), _partitions(answer, content))
+
+
+async def _found(fetcher: Fetcher, url: str) -> Answer:
+    """What the server has at `url`; raises FetchFailed, or NoSource if it has nothing there."""
+    answer = await fetcher.follow(url, _ACCEPT_ANY)
+    if answer.status not in (200, 204):
+        raise (FetchFailed if answer.status >= 500 or answer.status == 429 else NoSource)(
+            f"{answer.url} answers {answer.status}"
+        )
+    return answer
 
 
 async def read_log(fetcher: Fetcher, source: Source) -> dict[str, PartitionHead]:

@@ -8,12 +8,12 @@ the checkpoint went back with them, so reading goes on from there.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 from gateway.core.identity import parse_content_id
 from gateway.core.state import UNKNOWN, UNKNOWN_ETAG, Digest, Entity, Kind, etag_of, term
@@ -22,10 +22,12 @@ from .copy import Checkpoint, CopyFailed, CopyMismatch, Fetched, Source, Stored,
 from .copy_file import open_database
 from .feed import FeedBroken, FeedEvent
 from .fold import STATES, Row, fold, patched_targets
+from .urls import without_user
 
 _KINDS = {text: kind for kind, text in STATES.items()}
 _ENTITY_COLUMNS = "state, content_type, etag, last_modified, ordinal, body, extra_headers, server_etag"
 _FEED_COLUMNS = "url, ordinal, content_id, entry, generation, events, entities, digest"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class SqliteCopy:
@@ -36,16 +38,28 @@ class SqliteCopy:
         self._lock, self._db = open_database(path, durable=durable)
         self._feeds: dict[str, Checkpoint] = {}
         self._next: dict[str, Checkpoint] = {}
+        try:
+            self._read_checkpoints()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_checkpoints(self) -> None:
         with self._refusals():
             for table, checkpoints in (("feeds", self._feeds), ("next_feeds", self._next)):
                 query = f"SELECT partition, {_FEED_COLUMNS} FROM {table}"  # noqa: S608 - our own names
                 for partition, *place, entities, total in self._db.execute(query):
+                    if type(entities) is not int or type(total) is not str or not _DIGEST.fullmatch(total):
+                        raise CopyMismatch(
+                            f"{self._path} is damaged, {ascii(total)[:80]} of {ascii(entities)[:20]} entities"
+                            f" is no digest of partition {partition}: delete the copy and make it again"
+                        )
                     checkpoints[partition] = Checkpoint._make((*place, Digest(entities, int(total, 16))))
 
     # What it is of
 
     def bind(self, source: Source, *, moved: bool = False) -> None:
-        source = source._replace(url=_without_user(source.url))
+        source = source._replace(url=without_user(source.url))
         with self._refusals():
             found = dict(self._db.execute("SELECT name, value FROM copy WHERE name IN ('url', 'log')"))
             if found and found["url"] != source.url and not moved:
@@ -65,7 +79,7 @@ class SqliteCopy:
 
     def begin(self, partition: str, url: str) -> None:
         with self._refusals(), self._transaction():
-            url = _without_user(url)
+            url = without_user(url)
             empty = Checkpoint(url, None, None, None, None, 0, Digest())
             current = self._feeds.get(partition, empty)._replace(url=url)
             self._save("feeds", partition, current)
@@ -343,12 +357,6 @@ def _parameters(partition: str, target: str, row: Row) -> tuple[object, ...]:
         json.dumps(told.extra_headers) if told.extra_headers else None,
         row.server_etag,
     )
-
-
-def _without_user(url: str) -> str:
-    """A copy is handed on more easily than a password should be."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _named(log: str) -> str:

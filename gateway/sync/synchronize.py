@@ -6,7 +6,7 @@ await synchronize("http://localhost:8080/", "events.sqlite")
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from gateway.core.state import Digest
 from .copy import Checkpoint, Copy, Source
 from .destination import OpenCopy, copy_at
 from .feed import ReaderSettings
-from .fetch import Fetcher, FetchFailed
+from .fetch import Fetcher, FetchFailed, enter
 from .observer import Observer
 from .partition import FeedTooShort, PartitionSync
 from .source import Found, PartitionHead, find_source, read_log
@@ -76,13 +76,17 @@ async def synchronize(
     `url` is a gateway, where `log` chooses among several logs, a log document, or a feed document of any
     server. With `verify` the copy is brought exactly to the position of the log document, and compared with
     its digests, before it goes on. It may be stopped or cancelled at any moment: the copy stands behind the
-    last document that it took. With `follow`, trouble that may pass is waited for.
+    last document that it took. With `follow`, trouble that may pass is waited for. User info in `url` is sent
+    to its server (RFC 7617), and stands neither in the copy nor in what is told.
 
     Raises NoSource, FetchFailed, FeedBroken, StartOver if that cannot be done, InvalidSetting, CopyLocked,
     CopyMismatch, CopyFailed, and NotVerifiable.
     """
     open_copy = copy_at(destination) if isinstance(destination, str | Path) else destination
-    run = _Run(url, open_copy, settings or SyncSettings(), observer or Observer())
+    settings = settings or SyncSettings()
+    url, fetch_settings = enter(url, settings.reader.fetch)
+    settings = replace(settings, reader=replace(settings.reader, fetch=fetch_settings))
+    run = _Run(url, open_copy, settings, observer or Observer())
     work = asyncio.ensure_future(run.work(log, follow=follow, verify=verify, moved=moved))
     stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())
     try:

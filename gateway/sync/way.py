@@ -21,8 +21,9 @@ from .asking import Asker, ReaderSettings, Refused
 from .chain import LINKS_CLAUSE, Chain
 from .feed_walk import NEXT, PREV
 from .fetch import Fetcher, FetchFailed, resolve
-from .reading import ORDER_CLAUSE, Document, FeedBroken, FeedEvent, Position, origin_of
+from .reading import ORDER_CLAUSE, Document, FeedBroken, FeedEvent, Position
 from .second_look import ACCEPT
+from .urls import origin_of
 
 
 class FeedSlice(NamedTuple):

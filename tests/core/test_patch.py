@@ -318,6 +318,21 @@ def test_the_operations_of_a_patch_are_bounded():
         json_patch(None, [operation] * (OPERATIONS_MAX + 1))
 
 
+def test_the_tokens_of_a_pointer_are_bounded():
+    deepest = "[" * NESTING_MAX + "]" * NESTING_MAX
+    inside = "/0" * (NESTING_MAX - 1)
+    assert canonical(patched(deepest, at("add", f"{inside}/-", value=1))).count(b"[") == NESTING_MAX
+    for operation in (at("test", f"{inside}/0/0", value=1), at("copy", "/-", **{"from": f"{inside}/0/0"})):
+        with pytest.raises(PatchFailed, match=r"(path|from) has 257 tokens; at most 256 are allowed"):
+            patched(deepest, operation)
+
+
+def test_a_place_that_is_missing_is_named_as_far_as_the_way_leads():
+    for operation in (at("test", "/0/0/1/0/0", value=1), at("add", "/0/0/1/0/0", value=1)):
+        with pytest.raises(PatchFailed, match="'/0/0/1' does not exist"):
+            patched("[[[[]]]]", operation)
+
+
 def test_the_nesting_of_the_result_is_bounded_not_that_on_the_way():
     deep = "[" * 200 + "]" * 200
     place = "/a" + "/0" * 100

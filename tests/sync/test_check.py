@@ -197,6 +197,24 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end():
         check_feed(feed, fetch_settings=FetchSettings(body_bytes_max=1000))
 
 
+def test_a_password_is_sent_and_stands_nowhere():
+    feed, seen, breaches = OurFeed(2, 1), [], []
+    feed.pages[0][0].without("Event-Type")
+
+    async def handle(request):
+        seen.append(request.headers.get("Authorization"))
+        return await feed.handle(request)
+
+    async def scenario():
+        async with serving(handle) as url:
+            return await check(url.replace("//", "//me:secret@") + "/", breaches.append)
+
+    summary = asyncio.run(scenario())
+    assert set(seen) == {"Basic bWU6c2VjcmV0"}
+    assert breaches
+    assert "secret" not in f"{breaches} {summary}"
+
+
 def test_redirects_in_a_circle_end():
     feed = Feed(1)
 

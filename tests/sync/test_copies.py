@@ -280,9 +280,70 @@ def test_a_password_is_not_kept(kind):
 
 def test_a_second_writer_is_refused_and_told(kind):
     copy = opened(kind)
-    with pytest.raises(CopyLocked, match="another process writes to"):
+    with pytest.raises(CopyLocked, match=r"this process writes to .* already"):
         kind.open()
+    assert ran(OPENED, kind.database) == "another process writes to"
     copy.close()
+    assert ran(OPENED, kind.database) == ""
+    kind.open().close()
+
+
+def test_a_second_writer_in_one_process_takes_no_lock_from_the_first(kind):
+    copy = opened(kind)
+    copy.apply("0", [put(0, "/a", b"1")])
+    for _ in range(2):
+        with pytest.raises(CopyLocked):
+            kind.open()
+    # Were the locks of SQLite gone, this would remove the log of writes that the copy goes on with.
+    assert ran(READ, kind.database) == "1"
+    copy.apply("0", [put(1, "/b", b"2")])
+    assert ran(READ, kind.database) == "2"
+    copy.close()
+    assert kind.bodies() == {"/a": b"1", "/b": b"2"}
+
+
+OPENED = """
+import sys
+from pathlib import Path
+from gateway.sync.copy import CopyLocked
+from gateway.sync.sqlite_copy import SqliteCopy
+try:
+    SqliteCopy(Path(sys.argv[1])).close()
+except CopyLocked as error:
+    print(str(error).partition(" /")[0])
+"""
+READ = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+print(*db.execute("SELECT events FROM feeds").fetchone())
+db.close()
+"""
+
+
+def ran(script, path):
+    """What a script that is given `path` prints."""
+    command = [sys.executable, "-c", script, str(path)]
+    folder = Path(__file__).parents[2]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize("digest", ["no digest", "", "F" * 64, "0" * 63, "-" + "0" * 63, None])
+def test_a_copy_with_a_digest_that_is_none_is_refused_and_left_alone(kind, digest):
+    opened(kind).close()
+
+    def set_digest(value):
+        with sqlite3.connect(kind.database) as db:
+            db.execute("UPDATE feeds SET digest = ?", (value,))
+        db.close()
+
+    whole = kind.rows("digest", "feeds")[0][0]
+    set_digest(b"\xff" if digest is None else digest)
+    for _ in range(2):
+        with pytest.raises(CopyMismatch, match="no digest of partition 0: delete the copy and make it again"):
+            kind.open()
+    set_digest(whole)
     kind.open().close()
 
 

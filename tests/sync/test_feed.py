@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.cli import main
 from gateway.core.event import Method
 from gateway.sync import FeedBroken, Position, ReaderSettings, documents, feed
-from gateway.sync.fetch import FetchFailed
+from gateway.sync.fetch import Answer, FetchFailed
+from gateway.sync.reading import read_document
+from gateway.sync.urls import origin_of
 from tests.sync.faulty_server import QUICK, NumberedFeed, content_ids
 from tests.sync.feed_server import Entry, Feed, OurFeed, serving
 
@@ -296,6 +299,75 @@ def test_a_path_on_another_server_is_not_taken_for_one_of_the_feeds_own():
                 assert ids([event async for event in rest]) == ids(events[1:])
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("asked", "own"),
+    [
+        ("http://me:secret@example.org/latest", "http://example.org"),
+        ("http://example.org/latest", "http://me:secret@example.org"),
+        ("http://example.org:80/latest", "http://example.org"),
+        ("http://example.org/latest", "http://EXAMPLE.org:80"),
+        ("https://example.org/latest", "https://example.org:443"),
+        ("https://example.org/latest", "https://example.org:"),
+        ("http://[::1]:80/latest", "http://[::1]"),
+    ],
+)
+def test_absolute_links_of_the_feeds_own_server_are_given_as_paths(asked, own):
+    assert origin_of(asked) == origin_of(own)
+    assert targets(asked, f"{own}/a?b=//c#d", "/e") == ["/a?b=//c#d", "/e"]
+    # None of these is a path that can stand alone.
+    whole = [f"{own}//elsewhere/a", own, f"{own}?a/b"]
+    assert targets(asked, *whole) == whole
+
+
+@pytest.mark.parametrize(
+    ("asked", "other"),
+    [
+        ("http://example.org/latest", "http://example.org:443"),
+        ("http://example.org/latest", "https://example.org:80"),
+        ("http://example.org/latest", "http://example.org@example.net"),
+        ("http://example.org/latest", "http://example.org.example.net"),
+        ("http://example.org/latest", "http://example.org:8"),
+    ],
+)
+def test_absolute_links_of_other_servers_stay_as_they_are(asked, other):
+    assert targets(asked, f"{other}/a") == [f"{other}/a"]
+
+
+def targets(url, *links):
+    """The targets of a document at `url` with these links."""
+    feed = Feed(len(links))
+    for entry, link in zip(feed.pages[0], links, strict=True):
+        entry.headers[0] = ("Link", f'<{link}>; rel="about"')
+    reply = feed.document(0)
+    answer = Answer(url, 200, CIMultiDictProxy(CIMultiDict(reply.headers)), reply.body)
+    return [event.target for event in read_document(url, answer, origin_of(url)).events]
+
+
+def test_a_password_is_sent_and_stands_in_nothing_that_comes_out():
+    source, seen, troubles = Feed(2, 2), [], []
+
+    async def handle(request):
+        seen.append(request.headers.get("Authorization"))
+        return await source.handle(request)
+
+    async def scenario():
+        async with serving(handle) as url:
+            url = url.replace("//", "//me:secret@") + source.latest
+            events = [event async for event in feed(url, follow=False, settings=QUICK)]
+            for spoil in (lambda reply: reply.headers.pop("Content-Type"), lambda reply: None):
+                source.twist = lambda request, reply, spoil=spoil: (spoil(reply), setattr(reply, "body", b""))
+                with pytest.raises((FetchFailed, FeedBroken)) as refused:
+                    [e async for e in feed(url, follow=False, settings=QUICK, on_trouble=troubles.append)]
+                troubles.append(str(refused.value))
+            return events
+
+    events = asyncio.run(scenario())
+    assert ids(events) == content_ids(source)
+    assert set(seen) == {"Basic bWU6c2VjcmV0"}
+    assert troubles
+    assert "secret" not in f"{events} {troubles}"
 
 
 def test_a_part_without_a_body_does_not_swallow_the_next_one():

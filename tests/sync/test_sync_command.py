@@ -17,11 +17,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from gateway.cli import main
 from gateway.sync import Position, feed
+from gateway.sync.destination import copy_at
+from gateway.sync.fetch import FetchFailed
 from gateway.sync.folder_copy import FolderCopy
+from gateway.sync.ndjson import NdjsonCopy
 from gateway.sync.observer import Observer
+from gateway.sync.source import NoSource
 from gateway.sync.synchronize import SyncSettings, synchronize
 from tests.acceptance.support import call, until
 from tests.sync.copies import folder_bodies, line_events, query, run_sync, sqlite_bodies, start_sync
@@ -576,6 +581,122 @@ def test_a_start_over_is_told_with_its_reason_and_as_a_line(tmp_path):
     assert [line["ordinal"] for line in lines[11:]] == list(range(13))
 
 
+@pytest.mark.parametrize("href", ["/", "", "/feeds/events/0/latest", "/text"])
+def test_a_service_document_that_leads_to_no_log_document_is_told_and_not_gone_round(href, tmp_path):
+    class Circle(NumberedFeed):
+        def answer(self, request):
+            if request.path == "/":
+                return _json({"logs": [{"log": "events", "href": href}]})
+            if request.path == "/text":
+                return Reply(200, {"Content-Type": "text/plain"}, b"text")
+            return super().answer(request)
+
+    source = Circle(1)
+
+    async def scenario():
+        async with serving(source.handle) as url:
+            await synchronize(url, tmp_path / "copy.sqlite", settings=SETTINGS)
+
+    with pytest.raises(
+        NoSource, match=r"http://\S+ names http://\S+ as the document of a log, and it is none"
+    ):
+        asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert source.count.total() == 2
+
+
+# Passwords
+
+
+def guarded(source, seen):
+    """A handler for `source` that wants a name and a password, and notes what it is sent."""
+
+    async def handle(request):
+        seen.append(request.headers.get("Authorization"))
+        if seen[-1] != LOGIN:
+            return web.Response(status=401)
+        return await source.handle(request)
+
+    return handle
+
+
+LOGIN = "Basic bWU6c2U6Y3JldC/DvA=="
+USER = "me:se:cret%2F%C3%BC@"
+
+
+def with_user(url):
+    return url.replace("//", f"//{USER}")
+
+
+@pytest.mark.parametrize("destination", ["copy.sqlite", "copy/", "-"])
+def test_a_password_is_sent_and_stands_nowhere(destination, tmp_path):
+    source, seen, told = Replaced(4, 4, 2), [], []
+    place = tmp_path / "lines"
+    lines = place.open("ab", buffering=0)
+
+    def open_copy():
+        if destination == "-":
+            return NdjsonCopy(lines, after=place)
+        return copy_at(f"{tmp_path}/{destination}")()
+
+    class Watch(Observer):
+        def started_over(self, partition, reason):
+            told.append(reason)
+
+        def trouble(self, partition, text):
+            told.append(text)
+
+    async def scenario():
+        async with serving(guarded(source, seen)) as url:
+            for path in ("/", "/feeds/events"):
+                url_in = with_user(url) + path
+                summary = await synchronize(url_in, open_copy, settings=SETTINGS, observer=Watch())
+                assert summary.url == f"{url}/feeds/events"
+                source.become(Other(6, 6, 1))
+            source.twist = broken
+            with pytest.raises((FetchFailed, NoSource)) as refused:
+                await synchronize(with_user(url), open_copy)
+            told.append(str(refused.value))
+
+    def broken(request, reply):
+        reply.status = 404
+
+    with lines:
+        asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert set(seen) == {LOGIN}
+    assert any("in place of" in text for text in told)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    for text in (*told, *(path.read_bytes().decode("latin-1") for path in files)):
+        assert "cret" not in text
+
+
+def test_a_password_goes_to_its_own_server_only(tmp_path):
+    source, seen, elsewhere = Feed(2, 2), [], []
+
+    async def stranger(request):
+        elsewhere.append(request.headers.get("Authorization"))
+        return await source.handle(request)
+
+    async def scenario():
+        async with serving(stranger) as other, serving(guarded(source, seen)) as url:
+            source.archive = lambda page: f"{with_user(other)}/archive/{page}"
+            source.twist = lambda request, reply: None
+            answer = source.answer
+
+            def archived(request):
+                if request.path.startswith("/archive/"):
+                    return source.document(int(request.path[9:]))
+                return answer(request)
+
+            source.answer = archived
+            await synchronize(with_user(url) + source.latest, tmp_path / "copy.sqlite", settings=SETTINGS)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert set(seen) == {LOGIN}
+    assert set(elsewhere) == {None}
+    assert query(tmp_path / "copy.sqlite", "SELECT events FROM feeds") == [(4,)]
+
+
 # Servers of others
 
 
@@ -652,6 +773,43 @@ def test_what_another_servers_feed_does_not_tell_is_asked_for_once_and_with_its_
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert troubles == [troubles[0]]
     assert troubles[0].endswith("/products/3 answers 403")
+
+
+def test_only_targets_of_the_feeds_own_server_are_asked(tmp_path):
+    source, inside, troubles, asked = Foreign(1), "/products/100", [], []
+    path = tmp_path / "copy.sqlite"
+
+    class Watch(Observer):
+        def trouble(self, partition, text):
+            troubles.append(text)
+
+    async def other(request):
+        asked.append(request.path)
+        return web.Response(text="secret of the network")
+
+    async def scenario():
+        async with serving(other) as elsewhere, serving(source.handle) as url:
+            answer = source.answer
+
+            def redirecting(request):
+                to = {"/away": f"{elsewhere}/in", "/home": f"{url}{inside}"}.get(request.path)
+                return answer(request) if to is None else Reply(302, {"Location": to})
+
+            source.answer = redirecting
+            source.resources = {inside: "own"}
+            for target in (f"{elsewhere}/x", elsewhere[5:] + "/y", f"{url}//z", "/away", "/home", inside):
+                source.patch(target, "text/x-diff")
+            await synchronize(url + source.latest, path, settings=SETTINGS, observer=Watch())
+            return elsewhere
+
+    elsewhere = asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert asked == []
+    bodies = sqlite_bodies(path, "0")
+    assert (bodies["/home"], bodies[inside]) == (b"own", b"own")
+    unknown = {target for (target,) in query(path, "SELECT target FROM entities WHERE state = 'unknown'")}
+    assert {f"{elsewhere}/x", f"{elsewhere}/y", "/away"} <= unknown
+    assert len([text for text in troubles if "is not of the feed's own server" in text]) == 2
+    assert any("/away redirects to another server, which is not asked" in text for text in troubles)
 
 
 def test_a_server_of_this_project_is_not_asked_for_targets(catalogue, tmp_path):
