@@ -52,7 +52,8 @@ def children(pid: int) -> list[int]:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # It may go between the opening of the file and the reading.
         return False
 
 
