@@ -127,6 +127,7 @@ def test_a_put_to_a_log_that_does_not_answer_is_answered_in_time(pair, prefer):
     until(lambda: bodies(gateway.http) == [b"waits"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [[], [b"other"], [b"other 1", b"other 2", b"other 3", b"other 4"]])
 def test_another_log_at_the_same_address_is_refused_and_readers_are_served(pair, tmp_path, others):
     node, gateway = pair

@@ -136,6 +136,7 @@ UNMAPPABLE = [
 ]
 
 
+@pytest.mark.slow
 def test_what_fits_nothing_goes_to_the_quarantine_and_the_feed_goes_on(tmp_path):
     # The node checks framing only: a property of the wrong type is for the gateway to find.
     mistyped = encode_message(message(b"x")).replace(b"\xa1\x03PUT", b"\xa0\x03PUT")
@@ -214,6 +215,7 @@ def test_bodies_of_8_mib_go_through_frames_of_4_kib_into_pages(tmp_path):
         checked(server.http)
 
 
+@pytest.mark.slow
 def test_bodies_of_8_mib_are_read_from_frames_of_4_kib(tmp_path):
     """Node to gateway: the gateway says how large a frame may be; the window is half of a body."""
     with running(log_node(tmp_path / "node")) as node:

@@ -136,6 +136,7 @@ def test_a_node_and_a_gateway_share_a_data_folder(tmp_path):
         assert put(server.http, "/things/1", b"one").status == 201
 
 
+@pytest.mark.slow
 def test_a_killed_gateway_starts_again_at_once_though_a_client_of_its_node_hangs(tmp_path):
     server = gateway(tmp_path / "data")
     with running(server):

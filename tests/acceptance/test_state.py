@@ -124,6 +124,7 @@ def _complete(gateway: Server, events: int):
     return document if found == events else None
 
 
+@pytest.mark.slow
 def test_state_is_made_again_from_the_pages_by_command(start_gateway):
     gateway = start_gateway("--archive-events-max", "3")
     for number in range(10):
@@ -180,6 +181,7 @@ def test_an_unknown_outcome_holds_up_conditions_about_its_target_until_it_is_kno
     assert (answer.status, bodies) in ((201, [b"1", b"4"]), (412, [b"1", b"2"]))
 
 
+@pytest.mark.slow
 def test_conditions_wait_until_the_feed_has_caught_up_with_its_log(start_gateway, start_node):
     node = start_node()
     send(node.amqp, [amqp_message(b"%d" % n, target=f"/p/{n}", content_type=JSON) for n in range(20_000)])

@@ -211,7 +211,7 @@ EVENTS = st.one_of(
 )
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=50, deadline=None)
 @given(batches=st.lists(st.lists(EVENTS, min_size=1, max_size=6), max_size=6), restart=st.booleans())
 def test_any_history_in_any_batches_gives_what_a_plain_fold_gives(tmp_path_factory, batches, restart):
     folder: Path = tmp_path_factory.mktemp("feed")

@@ -176,6 +176,7 @@ def test_a_url_without_a_feed_is_said_to_have_none(status, content_type, body, s
         check_feed(feed)
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_reached_or_does_not_answer_is_said_to_be_so():
     async def silent(request):
         await asyncio.sleep(5)

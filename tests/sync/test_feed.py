@@ -571,6 +571,7 @@ def test_a_real_gateway_is_read_and_followed_without_a_round_of_asking(start_gat
     assert got[13].target == "/things/6"
 
 
+@pytest.mark.slow
 def test_every_event_of_the_catalogue_comes_out_of_a_real_gateway_as_it_was_published(start_gateway):
     gateway = start_gateway()
     names = ["01-bookworm.ndjson.gz", "02-bookworm-to-trixie.ndjson.gz"]

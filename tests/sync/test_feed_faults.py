@@ -296,6 +296,7 @@ def test_any_mixture_of_faults_at_any_request_changes_nothing(kind):
         assert got == content_ids(source), seed
 
 
+@pytest.mark.slow
 def test_any_byte_of_a_head_may_be_another_one():
     """Of a feed with ordinals: elsewhere nothing tells that a link was there."""
     for seed in range(60):

@@ -136,6 +136,7 @@ def test_a_file_holds_what_a_replay_gives_and_says_so(catalogue, walked, tmp_pat
     assert json.loads(again.stdout)["events"] == 0
 
 
+@pytest.mark.slow
 def test_a_folder_holds_a_file_for_each_target(catalogue, walked, tmp_path):
     folder = tmp_path / "copy"
     run_sync(catalogue.http, f"{folder}/")
@@ -145,6 +146,7 @@ def test_a_folder_holds_a_file_for_each_target(catalogue, walked, tmp_path):
     assert "copied 0 events" in run_sync(catalogue.http, folder).stdout
 
 
+@pytest.mark.slow
 def test_lines_are_the_events_and_can_be_published_as_they_are(catalogue, walked, tmp_path, start_gateway):
     lines = tmp_path / "out.ndjson"
     with lines.open("wb") as output:
@@ -198,6 +200,7 @@ def test_the_library_does_the_same(catalogue, walked, tmp_path):
 # Following
 
 
+@pytest.mark.slow
 def test_what_is_published_is_in_the_copy_soon_and_sigterm_ends_it_well(start_gateway, tmp_path):
     server, path = start_gateway(), tmp_path / "events.sqlite"
     process = start_sync(server.http, path, "--follow", "--json", output=-1)
@@ -310,6 +313,7 @@ def test_wrong_usage_ends_with_2_and_touches_nothing(arguments, said, capsys, tm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_not_there_or_not_the_same_is_said_in_a_sentence(catalogue, tmp_path):
     path = tmp_path / "a.sqlite"
     assert "answers 404" in run_sync(f"{catalogue.http}/feeds/none", path, status=1).stderr
@@ -325,6 +329,7 @@ def test_what_is_not_there_or_not_the_same_is_said_in_a_sentence(catalogue, tmp_
     assert f"not of {catalogue.http}/feeds/events" in error
 
 
+@pytest.mark.slow
 def test_a_copy_goes_on_at_a_replica_when_it_is_told_that_its_source_moved(
     catalogue, tmp_path, start_gateway
 ):
@@ -487,6 +492,7 @@ def copied(copy):
         return 0
 
 
+@pytest.mark.slow
 def test_lines_go_on_exactly_behind_an_output_that_was_torn_anywhere(catalogue, walked, tmp_path):
     path = tmp_path / "out.ndjson"
     whole = run_sync(catalogue.http, "-").stdout.encode()
@@ -565,6 +571,7 @@ def test_the_old_copy_is_readable_while_starting_over_and_across_a_kill(destinat
     assert query(database, "SELECT ordinal, events FROM feeds") == [(6, 7)]
 
 
+@pytest.mark.slow
 def test_a_start_over_is_told_with_its_reason_and_as_a_line(tmp_path):
     source, path = Replaced(4, 4, 2), tmp_path / "out.ndjson"
     with served(source) as url:

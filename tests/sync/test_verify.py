@@ -174,6 +174,7 @@ def test_a_gateway_whose_digest_is_not_that_of_its_feed_is_told_from_a_bad_copy(
     assert not without.equal
 
 
+@pytest.mark.slow
 def test_a_copy_is_verified_while_events_come_and_then_follows(start_gateway, tmp_path):
     server, path = start_gateway("--archive-events-max", "20"), tmp_path / "copy.sqlite"
     publisher = Publisher(server.http, 1)
