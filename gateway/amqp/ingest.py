@@ -51,6 +51,7 @@ BATCH_EVENTS_GOOD = 32
 GATHER_S = 0.0003
 STAGED_EVENTS_MAX = 256
 STAGED_BYTES_MAX = 512 * 1024
+"""Of a batch that is staged in the event loop; a larger one is written in the thread as a whole."""
 
 _log = logging.getLogger("wes.ingest")
 

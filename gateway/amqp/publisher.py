@@ -103,6 +103,7 @@ class LogPublisher:
             self._visibility.forget(message_id)
             raise
         except BaseException:
+            # No answer, or a request that was cancelled: the event may be on its way all the same.
             self._visibility.expect_late(message_id, event.target, kept=publication.accepted)
             raise
 

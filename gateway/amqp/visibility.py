@@ -21,8 +21,7 @@ class Publication:
 
     `visible` resolves to the event's identity, or to None if it was accepted and is not visible in time. It
     raises what kept the event from the log. `accepted` is set once the log has said that it has the event. An
-    unknown outcome is not the end: if the log has the event, it
-    will become visible.
+    unknown outcome is not the end: if the log has the event, it will become visible.
     """
 
     __slots__ = ("_deadline", "accepted", "target", "visible")

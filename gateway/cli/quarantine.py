@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from gateway.core.errors import InvalidSetting
 from gateway.core.pages import Quarantined
-from gateway.storage.filestore import StoredFeed, feed_folder
+from gateway.storage.filestore import StoredFeed
 
-from .options import add_options, load_config
+from .feed_folders import feed_folders
+from .options import add_options
 
 
 class _Entry(NamedTuple):
@@ -74,14 +75,8 @@ def _export(parsed: argparse.Namespace) -> int:
 
 
 def _entries(parsed: argparse.Namespace) -> Iterator[_Entry]:
-    config = load_config(parsed)
-    for log in config.logs:
-        folder = feed_folder(config.data, log.name, "0").parent
-        if not folder.is_dir():
-            raise InvalidSetting(f"there is no log {log.name} in {config.data}: see --data and --log")
-        for feed in sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name)):
-            if parsed.partition in (None, feed.name):
-                yield from _of_feed(feed)
+    for _, folder in feed_folders(parsed):
+        yield from _of_feed(folder)
 
 
 def _of_feed(folder: Path) -> Iterator[_Entry]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from gateway.config import Config
 
 from .options import load_config
 from .output import log_to_standard_error, say_listening
+from .signals import stop_signal
 
 Serve = Callable[[Config, asyncio.Event, Callable[[str], None]], Coroutine[Any, Any, None]]
 """Serves until the event is set; tells each address that is ready, as a URL."""
@@ -34,8 +34,4 @@ def run_server(parsed: argparse.Namespace, serve: Serve) -> int:
 
 
 async def _until_stopped(serve: Serve, config: Config, say: Callable[[str], None]) -> None:
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-    await serve(config, over, say)
+    await serve(config, stop_signal(), say)

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gateway.core.errors import InvalidSetting
-from gateway.storage.filestore import FeedStore, StoredFeed, feed_folder
+from gateway.storage.filestore import FeedStore, StoredFeed
 
-from .options import add_options, load_config
+from .feed_folders import feed_folders
+from .options import add_options
 
 
 def register(subparsers: Any) -> None:
@@ -28,16 +28,10 @@ def register(subparsers: Any) -> None:
 
 
 def _rebuild(parsed: argparse.Namespace) -> int:
-    config = load_config(parsed)
     found = False
-    for log in config.logs:
-        folder = feed_folder(config.data, log.name, "0").parent
-        if not folder.is_dir():
-            raise InvalidSetting(f"there is no log {log.name} in {config.data}: see --data and --log")
-        for feed in sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name)):
-            if parsed.partition in (None, feed.name):
-                found = True
-                print(_rebuilt(log.name, feed, as_json=parsed.json))
+    for log, folder in feed_folders(parsed):
+        found = True
+        print(_rebuilt(log, folder, as_json=parsed.json))
     if not found:
         print(f"wes: there is no partition {parsed.partition}", file=sys.stderr)
     return 0 if found else 1

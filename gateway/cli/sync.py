@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import logging
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from gateway.sync.verdict import DIFFERENCES_MAX, PartitionVerdict, Verdict
 
 from .output import log_to_standard_error
 from .progress import Progress
+from .signals import stop_signal
 
 _log = logging.getLogger(__name__)
 
@@ -87,10 +87,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _until_stopped(args: argparse.Namespace, open_copy: OpenCopy, observer: Observer) -> Summary:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     return await synchronize(
         args.url,
         open_copy,
@@ -98,7 +94,7 @@ async def _until_stopped(args: argparse.Namespace, open_copy: OpenCopy, observer
         follow=args.follow,
         verify=args.verify,
         moved=args.moved,
-        stop=stop,
+        stop=stop_signal(),
         observer=observer,
     )
 

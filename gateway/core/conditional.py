@@ -7,9 +7,9 @@ from enum import Enum
 
 from .times import parse_http_date
 
-_ENTITY_TAG = re.compile(r'\s*(W/)?("[\x21\x23-\x7e\x80-\U0010ffff]*")\s*')
-_TAG = r'(?:W/)?"[\x21\x23-\x7e\x80-\U0010ffff]*"'
-_TAGS = re.compile(rf"{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*")
+_OPAQUE_TAG = r'"[\x21\x23-\x7e\x80-\U0010ffff]*"'
+_ENTITY_TAG = re.compile(rf"\s*(W/)?({_OPAQUE_TAG})\s*")
+_ENTITY_TAGS = re.compile(rf"(?:W/)?{_OPAQUE_TAG}(?:[ \t]*,[ \t,]*(?:W/)?{_OPAQUE_TAG})*")
 _BYTE_RANGE = re.compile(r"bytes[ \t]*=[ \t,]*([0-9]*)-([0-9]*)[ \t,]*", re.IGNORECASE)
 
 
@@ -61,7 +61,7 @@ def evaluate(
 def is_condition(header: str) -> bool:
     """Whether an If-Match or If-None-Match value is `*` or a list of entity tags (RFC 9110, 13.1)."""
     rest = header.strip(" \t,")
-    return rest == "*" or (bool(rest) and _TAGS.fullmatch(rest) is not None)
+    return rest == "*" or (bool(rest) and _ENTITY_TAGS.fullmatch(rest) is not None)
 
 
 def write_allowed(

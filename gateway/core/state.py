@@ -93,13 +93,13 @@ def apply(entity: Entity | None, event: Event) -> Entity | None:
     None is a target that never had state, which only a POST leaves so. Raises nothing: an event that cannot
     be applied gives UNKNOWN.
     """
-    method = event.method
-    if method is Method.PUT:
-        content_type, body = event.content_type, event.body
-        return Entity(_PRESENT, etag_of(content_type, body), content_type, body, event.extra_headers)
-    if method is Method.DELETE:
+    state = settled(event)
+    if state is None:
+        return _patched(entity, event) if event.method is Method.PATCH else entity
+    kind, etag = state
+    if kind is Kind.DELETED:
         return DELETED
-    return _patched(entity, event) if method is Method.PATCH else entity
+    return Entity(kind, etag, event.content_type, event.body, event.extra_headers)
 
 
 class Digest(NamedTuple):

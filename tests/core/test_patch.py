@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.core.jsontext import NESTING_MAX, NotJson, Number, canonical, parse
 from gateway.core.patch import OPERATIONS_MAX, PATCHED_BYTES_MAX, PatchFailed, json_patch, merge_patch
+from tests.sync.replay import merged
 
 
 def value_of(text):
@@ -369,19 +370,6 @@ def test_a_merge_patch_does_what_the_function_of_rfc_7396_does(target, patch):
     before = copy.deepcopy((target, patch))
     assert merge_patch(target, patch) == merged(target, patch)
     assert (target, patch) == before
-
-
-def merged(target, patch):
-    """RFC 7396, 2, as it stands there."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = merged(result.get(name), value)
-    return result
 
 
 @given(values, st.lists(operations, max_size=6))

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from typing import Any
 
 from aiohttp import web
 
@@ -238,3 +240,25 @@ def check_feed(
             )
 
     return breaches, asyncio.run(scenario())
+
+
+@contextmanager
+def served(source: Any) -> Iterator[str]:
+    """The base URL of a server of `source`, in a thread of its own."""
+    ready, over, found = threading.Event(), asyncio.Event(), []
+
+    async def run():
+        found.append(asyncio.get_running_loop())
+        async with serving(source.handle) as url:
+            found.append(url)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield found[1]
+    finally:
+        found[0].call_soon_threadsafe(over.set)
+        thread.join(10)

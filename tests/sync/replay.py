@@ -55,12 +55,13 @@ def _patched(state: State | None, event: Any) -> State:
     if event.content_type != MERGE_PATCH or (state is not None and state.body == UNKNOWN):
         return State(None, UNKNOWN)
     before = None if state is None else json.loads(state.body)
-    merged = _merged(before, json.loads(event.body))
-    body = json.dumps(merged, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    after = merged(before, json.loads(event.body))
+    body = json.dumps(after, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     return State("application/json" if state is None else state.content_type, body)
 
 
-def _merged(target: Any, patch: Any) -> Any:
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396, 2, as it stands there."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -68,5 +69,5 @@ def _merged(target: Any, patch: Any) -> Any:
         if value is None:
             result.pop(name, None)
         else:
-            result[name] = _merged(result.get(name), value)
+            result[name] = merged(result.get(name), value)
     return result

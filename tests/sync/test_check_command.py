@@ -1,41 +1,19 @@
 """`wes check` as a command: what it prints, for people and for programs, and how it ends."""
 
-import asyncio
 import json
-import threading
+from contextlib import ExitStack
 
 import pytest
 
 from gateway.cli import main
-from tests.sync.feed_server import LATEST, Feed, serving
+from tests.sync.feed_server import LATEST, Feed, served
 
 
-@pytest.fixture
-def served():
+@pytest.fixture(name="served")
+def serve_latest():
     """Serve a feed from a thread of its own; returns its URL."""
-    stops = []
-
-    def serve(feed):
-        ready, over = threading.Event(), asyncio.Event()
-        found = []
-
-        async def run():
-            found.append(asyncio.get_running_loop())
-            async with serving(feed.handle) as url:
-                found.append(url)
-                ready.set()
-                await over.wait()
-
-        thread = threading.Thread(target=lambda: asyncio.run(run()))
-        thread.start()
-        assert ready.wait(10)
-        stops.append((thread, found[0], over))
-        return found[1] + LATEST
-
-    yield serve
-    for thread, loop, over in stops:
-        loop.call_soon_threadsafe(over.set)
-        thread.join(10)
+    with ExitStack() as servers:
+        yield lambda feed: servers.enter_context(served(feed)) + LATEST
 
 
 def broken_feed(rule_header):

@@ -13,7 +13,7 @@ import signal
 import sqlite3
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from gateway.sync.synchronize import SyncSettings, synchronize
 from tests.acceptance.support import call, until
 from tests.sync.copies import folder_bodies, line_events, query, run_sync, sqlite_bodies, start_sync
 from tests.sync.faulty_server import QUICK, NumberedFeed
-from tests.sync.feed_server import Feed, Reply, _json, serving
+from tests.sync.feed_server import Feed, Reply, _json, served, serving
 from tests.sync.replay import UNKNOWN, bodies, digest, replay
 from tests.walk import walk
 
@@ -40,28 +40,6 @@ SEED = int(os.environ.get("WES_KILL_SEED", str(time.time_ns() % 1_000_000)))
 DATA = sorted((Path(__file__).parent.parent / "data").glob("*.ndjson.gz"))
 SETTINGS = SyncSettings(reader=QUICK, new_partitions_s=0.05, verify_tries_max=3, verify_wait_s=0.05)
 MERGE = "application/merge-patch+json"
-
-
-@contextmanager
-def served(source):
-    """The base URL of a server of `source`, in a thread of its own."""
-    ready, over, found = threading.Event(), asyncio.Event(), []
-
-    async def run():
-        found.append(asyncio.get_running_loop())
-        async with serving(source.handle) as url:
-            found.append(url)
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield found[1]
-    finally:
-        found[0].call_soon_threadsafe(over.set)
-        thread.join(10)
 
 
 @pytest.fixture(scope="module")
