@@ -16,6 +16,7 @@ ARCHIVE_TYPE = "http://purl.org/syndication/history/1.0/archive"
 # A first path segment of these is never an event target; `metrics` and the like are reserved for what comes.
 RESERVED = frozenset({"", "feeds", "snapshots", "subscriptions", "livez", "readyz", "metrics"})
 
+_ENTRY = re.compile(r"/feeds/[^/]+/[^/]+/events/(0|[1-9][0-9]{0,17})")
 _LINK_TARGET = re.compile(r"\s*<([^>]*)>")
 _LINK_PARAMETER = re.compile(
     r"\s*;\s*([A-Za-z0-9!#$&+.^_`|~*-]+)(?:\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s;,\"]+)))?"
@@ -42,6 +43,33 @@ class FeedLinks:
 
     def entry(self, ordinal: int) -> str:
         return f"{self.base}/events/{ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLinks:
+    """The paths of the snapshots of one log (the URL table of the README)."""
+
+    log: str
+
+    @property
+    def base(self) -> str:
+        return f"/snapshots/{self.log}"
+
+    @property
+    def newest(self) -> str:
+        return f"{self.base}/latest"
+
+    def snapshot(self, id_: str) -> str:
+        return f"{self.base}/{id_}"
+
+    def part(self, id_: str, number: int) -> str:
+        return f"{self.base}/{id_}/{number}"
+
+
+def entry_ordinal(entry: str) -> int | None:
+    """The ordinal in an entry link of this project's form, or None."""
+    match = _ENTRY.fullmatch(entry)
+    return None if match is None else int(match[1])
 
 
 def log_path(log: str) -> str:
