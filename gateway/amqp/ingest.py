@@ -29,7 +29,7 @@ from gateway.core.errors import (
 )
 from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
-from gateway.core.mapping import Mapping
+from gateway.core.mapping import Mapping, log_time
 from gateway.core.message import Message
 from gateway.core.pages import Batch, LogPosition, Paginator, Quarantined
 from gateway.storage.contract import FeedWriter
@@ -41,7 +41,7 @@ from .dialects.event_streams import offset_and_time
 from .endpoints import AmqpDelivery, Outcome
 from .fingerprint import fingerprint
 from .repair import repair_page
-from .sections import decode_message, strip_delivery_annotations
+from .sections import decode_message, leading_delivery_annotations, strip_delivery_annotations
 from .visibility import Visibility
 
 BATCH_EVENTS_MAX = 5_000
@@ -226,9 +226,14 @@ class Ingest:
         message: Message | None = None
         problem: GatewayError | None = None
         offset: str | None
+        # One that was published here needs no decoding: it comes back as it was sent.
+        sent = self._visibility.sent(data)
         try:
-            message = decode_message(data)
-            offset, time_ms = offset_and_time(message.delivery_annotations)
+            if sent is None:
+                message = decode_message(data)
+                offset, time_ms = offset_and_time(message.delivery_annotations)
+            else:
+                offset, time_ms = offset_and_time(leading_delivery_annotations(data))
         except DecodeError as error:
             problem = error
             offset, time_ms = _salvage(data)
@@ -238,17 +243,25 @@ class Ingest:
                 return
             self._received, self._last = offset, (offset, data)
         event: Event | None = None
-        if message is not None and problem is None:
-            try:
-                event = self._map(message, time_ms)
-            except UnmappableMessage as error:
-                problem = error
+        if problem is None:
+            if sent is not None:
+                event = sent.event._replace(modified_ms=log_time(time_ms))
+            elif message is not None:
+                try:
+                    event = self._map(message, time_ms)
+                except UnmappableMessage as error:
+                    problem = error
+        message_id: object = None
+        if sent is not None:
+            message_id = sent.message_id
+        elif message is not None and message.properties is not None:
+            message_id = message.properties.message_id
         if event is not None and offset is not None:
-            self._add(event, offset, message)
+            self._add(event, offset, message_id)
         else:
             # One that does not tell where it stands is noted as behind the one before it.
             place = self._received or ""
-            self._set_aside(Quarantined(place, time_ms, str(problem), data), message)
+            self._set_aside(Quarantined(place, time_ms, str(problem), data), message_id)
         self._bytes += len(data)
         self._deliveries.append(delivery)
 
@@ -276,29 +289,25 @@ class Ingest:
                 )
         return True
 
-    def _add(self, event: Event, offset: str, message: Message | None) -> None:
+    def _add(self, event: Event, offset: str, message_id: object) -> None:
         ordinal = self._paginator.add(event, offset, offset_before_gap=self._gap_before)
         self._gap_before = None
-        if message is not None and message.properties is not None:
-            message_id = message.properties.message_id
-            if self._visibility.expects(message_id):
-                page = self._paginator.page
-                assert page is not None, "an event was just added to it"
-                name = self._name
-                identity = ContentID(ordinal, page.generation, name.partition, name.log, name.authority)
-                self._reports.append(_Report(message_id, identity))
+        if self._visibility.expects(message_id):
+            page = self._paginator.page
+            assert page is not None, "an event was just added to it"
+            name = self._name
+            identity = ContentID(ordinal, page.generation, name.partition, name.log, name.authority)
+            self._reports.append(_Report(message_id, identity))
 
-    def _set_aside(self, item: Quarantined, message: Message | None) -> None:
+    def _set_aside(self, item: Quarantined, message_id: object) -> None:
         self._quarantined.append(item)
         _log.warning(
             "message_quarantined",
             extra=self._facts | {"offset": item.offset, "reason": item.reason},
         )
-        if message is not None and message.properties is not None:
-            message_id = message.properties.message_id
-            if self._visibility.expects(message_id):
-                error = MessageRefused(f"the event went to the quarantine: {item.reason}")
-                self._reports.append(_Report(message_id, error))
+        if self._visibility.expects(message_id):
+            error = MessageRefused(f"the event went to the quarantine: {item.reason}")
+            self._reports.append(_Report(message_id, error))
 
     async def _commit(self) -> None:
         """Commit what has gathered, again and again until nothing has."""

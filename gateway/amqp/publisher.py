@@ -95,7 +95,7 @@ class LogPublisher:
             await self._accepted(data, message_id, event.target)
             return None
         deadline = self._loop.time() + self._wait_max_s
-        publication = self._visibility.expect(message_id, event.target, deadline=deadline)
+        publication = self._visibility.expect(message_id, event, data, deadline=deadline)
         self._sender.send_now(data, publication)
         try:
             return await publication.visible

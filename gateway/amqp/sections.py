@@ -277,6 +277,20 @@ def strip_delivery_annotations(data: bytes) -> tuple[bytes, int, dict[Any, Any] 
     return strip_spans(data, section_spans(data))
 
 
+_DELIVERY_ANNOTATIONS_8 = b"\0\x53\x71\xc1"
+"""How a section begins whose size is in one byte."""
+
+
+def behind_delivery_annotations(data: bytes) -> bytes:
+    """The message without leading delivery annotations in their short form; nothing is checked."""
+    return data[5 + data[4] :] if data.startswith(_DELIVERY_ANNOTATIONS_8) and len(data) > 4 else data
+
+
+def leading_delivery_annotations(data: bytes) -> dict[Any, Any] | None:
+    """The delivery annotations in front of a message, or None; raises DecodeError if they are malformed."""
+    return decode_value(data, 3)[0] if data.startswith(_DELIVERY_ANNOTATIONS_8) else None
+
+
 def strip_spans(data: bytes, spans: list[Span]) -> tuple[bytes, int, dict[Any, Any] | None]:
     """`strip_delivery_annotations` for data whose spans are known."""
     index = 0

@@ -1,19 +1,34 @@
 """From a sent message to its place in a feed: who waits for which message to become visible.
 
 The message id travels with the message through the log, so this works with any broker, and whichever
-partition the log chose.
+partition the log chose. A log that gives back a message byte for byte saves its decoding besides.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import NamedTuple, TypeGuard
 
 from gateway.core.errors import GatewayError, OutcomeUnknown
+from gateway.core.event import Event
 from gateway.core.identity import ContentID
+from gateway.core.mapping import as_mapped
+
+from .sections import behind_delivery_annotations
 
 LATE_KEPT_S, LATE_UNKNOWN_S = 600.0, 10.0
 """Until a late message is taken for lost: one that the log has said it keeps, and any other."""
+
+SENT_BYTES_MAX = 64 * 1024
+"""Of a message that is known again by its bytes; a larger one is decoded, as it costs memory till then."""
+
+
+class Sent(NamedTuple):
+    """A message as it was sent: its id, and the event that the native mapping makes of it."""
+
+    message_id: str
+    event: Event
 
 
 class Publication:
@@ -24,11 +39,14 @@ class Publication:
     unknown outcome is not the end: if the log has the event, it will become visible.
     """
 
-    __slots__ = ("_deadline", "accepted", "target", "visible")
+    __slots__ = ("_deadline", "accepted", "data", "target", "visible")
 
-    def __init__(self, visible: asyncio.Future[ContentID | None], target: str, deadline: float) -> None:
+    def __init__(
+        self, visible: asyncio.Future[ContentID | None], target: str, data: bytes, deadline: float
+    ) -> None:
         self.accepted = False
         self.target = target
+        self.data = data
         self._deadline = deadline
         self.visible = visible
 
@@ -69,6 +87,7 @@ class Visibility:
 
     def __init__(self) -> None:
         self._waiting: dict[str, Publication] = {}
+        self._sent: dict[bytes, Sent] = {}
         self._late: dict[str, tuple[str, float]] = {}
         self._late_targets: Counter[str] = Counter()
         self._unhindered_s = 0.0
@@ -77,18 +96,24 @@ class Visibility:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._late)
 
-    def expect(self, message_id: str, target: str, *, deadline: float) -> Publication:
-        """A publication to wait for, until `deadline` on the event loop's clock."""
-        publication = Publication(self._loop.create_future(), target, deadline)
+    def expect(self, message_id: str, event: Event, data: bytes, *, deadline: float) -> Publication:
+        """A publication to wait for, until `deadline` on the event loop's clock; `data` is what is sent."""
+        publication = Publication(self._loop.create_future(), event.target, data, deadline)
         self._waiting[message_id] = publication
+        if len(data) <= SENT_BYTES_MAX:
+            self._sent[data] = Sent(message_id, as_mapped(event))
         return publication
+
+    def sent(self, data: bytes) -> Sent | None:
+        """What is known of a message from the log that is waited for and came back unchanged, else None."""
+        return self._sent.get(behind_delivery_annotations(data)) if self._sent else None
 
     def expect_late(self, message_id: str, target: str, *, kept: bool) -> None:
         """Nobody waits for the message, which is in the log (`kept`) or may be.
 
         For a message that is asked for, or late already; one that was resolved meanwhile is not late.
         """
-        if self._waiting.pop(message_id, None) is None and message_id not in self._late:
+        if self._end_wait(message_id) is None and message_id not in self._late:
             return
         if message_id not in self._late:
             self._late_targets[target] += 1
@@ -101,7 +126,7 @@ class Visibility:
 
     def forget(self, message_id: str) -> None:
         """The message is not in the log and will never be."""
-        self._waiting.pop(message_id, None)
+        self._end_wait(message_id)
         self._forget_late(message_id)
 
     def unsettled(self, target: str) -> bool:
@@ -125,13 +150,13 @@ class Visibility:
         for message_id in [name for name, (_, end_s) in self._late.items() if end_s <= self._unhindered_s]:
             self._forget_late(message_id)
 
-    def expects(self, message_id: object) -> bool:
+    def expects(self, message_id: object) -> TypeGuard[str]:
         """Whether anybody asks for the message; ids of foreign producers are of any type."""
         return isinstance(message_id, str) and (message_id in self._waiting or message_id in self._late)
 
     def resolve(self, message_id: str, outcome: ContentID | GatewayError) -> None:
         """Tell whoever waits what became of the message."""
-        publication = self._waiting.pop(message_id, None)
+        publication = self._end_wait(message_id)
         if publication is None:
             self._forget_late(message_id)
         elif publication.visible.done():
@@ -140,6 +165,12 @@ class Visibility:
             publication.visible.set_result(outcome)
         else:
             publication.visible.set_exception(outcome)
+
+    def _end_wait(self, message_id: str) -> Publication | None:
+        publication = self._waiting.pop(message_id, None)
+        if publication is not None:
+            self._sent.pop(publication.data, None)
+        return publication
 
     def _forget_late(self, message_id: str) -> None:
         late = self._late.pop(message_id, None)

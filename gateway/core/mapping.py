@@ -24,6 +24,8 @@ ABOUT = "about"
 FAMILY = "http-equiv"
 CONTENT_ENCODING = "Content-Encoding"
 
+BINARY_TYPE = "application/octet-stream"
+
 JSON_DEPTH_MAX = 64
 
 Mapping = Callable[[Message, int | None], Event]
@@ -93,12 +95,15 @@ def _media_type(properties: Properties, default: str | None) -> str | None:
     return parse_media_type(properties.content_type)
 
 
+def log_time(time_ms: int | None) -> int | None:
+    """The time at which the log added a message, or None if it does not tell one that a header can hold."""
+    return int(time_ms) if time_ms is not None and TIME_MS_MIN <= time_ms <= TIME_MS_MAX else None
+
+
 def _modified(properties: Properties, log_time_ms: int | None) -> int | None:
     """The log's time, else the sender's, else none: never our own clock, which differs between replicas."""
-    for time in (log_time_ms, properties.creation_time):
-        if time is not None and TIME_MS_MIN <= time <= TIME_MS_MAX:
-            return int(time)
-    return None
+    time_ms = log_time(log_time_ms)
+    return log_time(properties.creation_time) if time_ms is None else time_ms
 
 
 def _extras(
@@ -125,7 +130,7 @@ def _body(message: Message) -> tuple[str | None, bytes]:
         case BodyKind.DATA:
             sections = message.body
             body = sections[0] if len(sections) == 1 else b"".join(sections)
-            return "application/octet-stream" if body else None, body
+            return BINARY_TYPE if body else None, body
         case BodyKind.SEQUENCE:
             items = [item for section in message.body for item in section]
             return "application/json", _json(items)
@@ -136,7 +141,7 @@ def _body(message: Message) -> tuple[str | None, bytes]:
             if isinstance(value, str):
                 return "text/plain; charset=utf-8", _utf8(value)
             if isinstance(value, bytes):
-                return "application/octet-stream", value
+                return BINARY_TYPE, value
             return "application/json", _json(value)
 
 
@@ -177,6 +182,13 @@ def _plain(value: Any, depth: int) -> Any:
             raise UnmappableMessage("the body holds a map with a key that is not a string")
         return {str(key): _plain(item, depth - 1) for key, item in value.items()}
     raise UnmappableMessage(f"the body holds a {type(value).__name__}, which has no form in JSON")
+
+
+def as_mapped(event: Event) -> Event:
+    """What the native mapping makes of the `native_message` of a valid `event`, its time left out."""
+    if event.content_type is None and event.body:
+        return event._replace(content_type=BINARY_TYPE)
+    return event
 
 
 def native_message(event: Event, *, message_id: str, group_key: str) -> Message:

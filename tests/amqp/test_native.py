@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 
 from gateway.amqp.fingerprint import fingerprint
 from gateway.amqp.native import encode_native
-from gateway.amqp.sections import decode_message, encode_delivery_annotations, encode_message
-from gateway.amqp.visibility import LATE_KEPT_S, LATE_UNKNOWN_S, Visibility
+from gateway.amqp.sections import (
+    decode_message,
+    encode_delivery_annotations,
+    encode_message,
+    leading_delivery_annotations,
+)
+from gateway.amqp.visibility import LATE_KEPT_S, LATE_UNKNOWN_S, SENT_BYTES_MAX, Visibility
 from gateway.core.errors import LogUnavailable, MessageRefused, OutcomeUnknown
 from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
-from gateway.core.mapping import native_message
+from gateway.core.mapping import log_time, native_mapping, native_message
 
 IDENTITY = ContentID(1, "0" * 16, "0", "things", "example.org")
 
@@ -25,12 +30,72 @@ bodies = st.one_of(st.binary(max_size=20), st.integers(250, 260).map(bytes))
 extras = st.sampled_from([(), (("traceparent", "00-1"),), (("Content-Encoding", "gzip"), ("x", "y"))])
 
 
+def event(target):
+    return Event(Method.PUT, target, "text/plain", b"x")
+
+
 @given(st.builds(Event, st.sampled_from(Method), targets, types, bodies, st.none(), extras))
 def test_the_short_way_to_the_bytes_gives_what_the_long_way_does(event):
     message = native_message(event, message_id="prefix-7", group_key=event.target)
     data = encode_native(event, "prefix-7")
     assert data == encode_message(message)
     assert decode_message(data) == message
+
+
+coded = st.sampled_from([(), (("traceparent", "00-1"),), (("Content-Encoding", "gzip"), ("x", "y"))])
+plain = st.sampled_from([(), (("traceparent", "00-1"),)])
+published = st.one_of(
+    st.builds(
+        Event,
+        st.sampled_from([Method.PUT, Method.PATCH, Method.POST]),
+        targets,
+        types,
+        bodies,
+        st.none(),
+        coded,
+    ),
+    st.builds(Event, st.just(Method.DELETE), targets, st.none(), st.just(b""), st.none(), plain),
+)
+
+
+@given(published, st.sampled_from([None, 0, 1_700_000_000_123, -1]))
+def test_a_message_known_by_its_bytes_is_the_event_that_its_decoding_would_give(published, time_ms):
+    async def scenario():
+        waiting = Visibility()
+        data = encode_native(published, "prefix-7")
+        waiting.expect("prefix-7", published, data, deadline=10)
+        annotations = encode_delivery_annotations(offset="41", timestamp=time_ms or 0, partition="0")
+        delivered = annotations + data
+        sent = waiting.sent(delivered)
+        mapped = native_mapping(("traceparent", "x"))(decode_message(delivered), time_ms)
+        assert sent.message_id == "prefix-7"
+        assert sent.event._replace(modified_ms=log_time(time_ms)) == mapped
+        assert leading_delivery_annotations(delivered) == decode_message(delivered).delivery_annotations
+        # Whatever a log adds or changes, the message is decoded.
+        for other in (
+            delivered + b"\0",
+            b"\0\x53\x70\x45" + delivered,
+            delivered[:-1],
+            data[1:],
+            b"",
+            b"\0\x53\x71\xc1",
+        ):
+            assert waiting.sent(other) is None
+        waiting.resolve("prefix-7", IDENTITY)
+        assert waiting.sent(delivered) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_large_message_is_decoded_and_not_remembered():
+    async def scenario():
+        waiting = Visibility()
+        large = event("/a")._replace(body=bytes(SENT_BYTES_MAX))
+        data = encode_native(large, "1")
+        waiting.expect("1", large, data, deadline=10)
+        assert waiting.sent(data) is None
+
+    asyncio.run(scenario())
 
 
 def test_a_fingerprint_is_of_the_bare_message_and_of_nothing_that_a_node_adds():
@@ -45,8 +110,12 @@ def test_a_fingerprint_is_of_the_bare_message_and_of_nothing_that_a_node_adds():
 def test_a_publication_resolves_with_its_identity_its_failure_or_the_end_of_its_time():
     async def scenario():
         waiting = Visibility()
-        visible, refused, lost = (waiting.expect(name, f"/{name}", deadline=10) for name in ("a", "b", "c"))
-        accepted, silent = (waiting.expect(name, f"/{name}", deadline=10) for name in ("d", "e"))
+        visible, refused, lost = (
+            waiting.expect(name, event(f"/{name}"), name.encode(), deadline=10) for name in ("a", "b", "c")
+        )
+        accepted, silent = (
+            waiting.expect(name, event(f"/{name}"), name.encode(), deadline=10) for name in ("d", "e")
+        )
         assert waiting.expects("a")
         assert not waiting.expects(7)
         waiting.resolve("a", IDENTITY)
@@ -78,7 +147,7 @@ def test_a_publication_resolves_with_its_identity_its_failure_or_the_end_of_its_
         # What was resolved in the same moment is not late.
         waiting.expect_late("e", "/e", kept=True)
         assert not waiting.unsettled("/e")
-        waiting.expect("f", "/f", deadline=10)
+        waiting.expect("f", event("/f"), b"f", deadline=10)
         waiting.expect_late("f", "/f", kept=False)
         waiting.expire(12, LATE_UNKNOWN_S)
         assert not waiting.unsettled("/f")
