@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from gateway.core.errors import StoreMismatch
 from gateway.core.identity import FeedName
@@ -20,7 +21,7 @@ from gateway.core.state import Digest, Entity
 from . import entities
 from .entities import EntityRecord, EntityTable, Folded, Load
 
-FORMAT = 2
+FORMAT = 3
 BUSY_TIMEOUT_S = 10.0
 
 _SCHEMA = f"""
@@ -159,6 +160,7 @@ class Catalogue:
             digest = Digest()
             for some in changes:
                 digest, _ = self._entities.fold(some, load, digest)
+                self._entities.merge_some()
             wrong = self._entities.compare()
             self._db.execute("COMMIT")
         except BaseException:
@@ -169,12 +171,14 @@ class Catalogue:
     def commit(self) -> None:
         """End the transaction; what it wrote is synced when this returns."""
         try:
+            self._entities.merge_some()
             self._db.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
 
     def _roll_back(self) -> None:
+        self._entities = EntityTable(self._db)
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
@@ -213,6 +217,16 @@ class Catalogue:
     def page_of(self, ordinal: int) -> Page | None:
         return self._page("WHERE first_ordinal <= ? ORDER BY first_ordinal DESC LIMIT 1", ordinal)
 
+    def pages(self, start: int, end: int) -> list[Page]:
+        """The pages that hold the events from `start` to before `end`, as far as there are any, in order."""
+        rows = self._db.execute(
+            f"SELECT {_PAGE_COLUMNS} FROM pages"  # noqa: S608 - constants
+            " WHERE first_ordinal >= (SELECT max(first_ordinal) FROM pages WHERE first_ordinal <= ?)"
+            " AND first_ordinal < ? AND first_ordinal + events > ? ORDER BY first_ordinal",
+            (start, end, start),
+        )
+        return [_page(row) for row in rows]
+
     def page_since(self, time_ms: int) -> Page | None:
         return self._page("WHERE modified_ms_max >= ? ORDER BY modified_ms_max, number LIMIT 1", time_ms)
 
@@ -236,9 +250,11 @@ class Catalogue:
             f"SELECT {_PAGE_COLUMNS} FROM pages {clause}",  # noqa: S608 - constants
             values,
         ).fetchone()
-        if row is None:
-            return None
-        return replace(Page(*row), sealed=bool(row[-1]))
+        return None if row is None else _page(row)
+
+
+def _page(row: tuple[Any, ...]) -> Page:
+    return replace(Page(*row), sealed=bool(row[-1]))
 
 
 def _page_row(page: Page) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 A row tells where the event is that made the state, as a place in a page, so that no body is stored twice.
 Only what a patch has made has a body of its own here. Rows change in the transaction that commits their
-events, and can be made again from the pages.
+events, first among the recent ones (see there), and can be made again from the pages.
 """
 
 from __future__ import annotations
@@ -15,34 +15,23 @@ from typing import NamedTuple
 from gateway.core.pages import Change
 from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply, settled
 
-SCHEMA = """
-CREATE TABLE entities (
-    target TEXT PRIMARY KEY, kind INTEGER NOT NULL, etag TEXT NOT NULL, ordinal INTEGER NOT NULL,
-    modified_ms INTEGER, start INTEGER NOT NULL, length INTEGER NOT NULL, patched INTEGER NOT NULL,
-    first_ordinal INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE patched (target TEXT PRIMARY KEY, content_type TEXT, body BLOB NOT NULL);
+from . import recent
+from .recent import RecentRows, Row
+
+SCHEMA = f"""
+{recent.SCHEMA}
+CREATE TABLE patched (
+    target TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, content_type TEXT, body BLOB NOT NULL
+);
 CREATE TABLE digest (
     one INTEGER PRIMARY KEY CHECK (one = 1), entities INTEGER NOT NULL, total BLOB NOT NULL
 );
 """
 
-_COLUMNS = "target, kind, etag, ordinal, modified_ms, start, length, patched"
-_VALUES = 9
-_ROW = f"({', '.join('?' * _VALUES)})"
-_UPSERTS = {
-    rows: f"INSERT INTO entities ({_COLUMNS}, first_ordinal) VALUES {', '.join([_ROW] * rows)}"  # noqa: S608
-    " ON CONFLICT (target) DO UPDATE SET kind = excluded.kind, etag = excluded.etag,"
-    " ordinal = excluded.ordinal, modified_ms = excluded.modified_ms, start = excluded.start,"
-    " length = excluded.length, patched = excluded.patched"
-    for rows in (128, 16, 4, 1)
-}
-"""By the number of rows: Python lets go of its lock at each step of a statement, and that for each row would
-cost more than the row, as the event loop waits for it."""
 _AMONG = "target IN (SELECT value FROM json_each(?))"
 _DIGEST_BYTES = 32
-_NEW = ("", 0)
-"""The ETag before, and no body of its own, of a target without a record."""
+_NEW = ("", False, None)
+"""The ETag before, no body of its own and no first ordinal, of a target without a record."""
 
 
 class EntityRecord(NamedTuple):
@@ -81,36 +70,46 @@ class EntityTable:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
+        self._recent = RecentRows(db)
 
     def record(self, target: str) -> EntityRecord | None:
         """The record of a target, or None if it never had state."""
-        query = f"SELECT {_COLUMNS} FROM entities WHERE target = ?"  # noqa: S608 - constants
-        row = self._db.execute(query, (target,)).fetchone()
+        self._recent.load()
+        row = self._recent.rows.get(target)
+        if row is None:
+            row = self._db.execute("SELECT * FROM entities WHERE target = ?", (target,)).fetchone()
         return None if row is None else _record(row)
 
     def patched(self, record: EntityRecord) -> Entity | None:
         """The entity that a patch has made, or None if the target has changed since the record was read."""
         row = self._db.execute(
-            "SELECT content_type, body FROM entities JOIN patched USING (target)"
-            " WHERE target = ? AND ordinal = ?",
+            "SELECT content_type, body FROM patched WHERE target = ? AND ordinal = ?",
             (record.target, record.ordinal),
         ).fetchone()
         return None if row is None else Entity(record.kind, record.etag, *row)
 
     def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
         """Targets behind `after` whose first state is from an event in [start, end); looks at all of them."""
+        self._recent.load()
         rows = self._db.execute(
             "SELECT target FROM entities WHERE target > ? AND first_ordinal >= ? AND first_ordinal < ?"
             " ORDER BY target LIMIT ?",
             (after, start, end, limit),
         )
-        return [target for (target,) in rows]
+        found = {target for (target,) in rows}
+        found.update(self._recent.firsts(start, end, after))
+        return sorted(found)[:limit]
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
-        return self._db.execute(
-            f"SELECT target, first_ordinal FROM entities WHERE {_AMONG}",  # noqa: S608 - a constant
-            (json.dumps(targets),),
-        ).fetchall()
+        self._recent.load()
+        found = {target: row[-1] for target in targets if (row := self._recent.rows.get(target)) is not None}
+        found.update(
+            self._db.execute(
+                f"SELECT target, first_ordinal FROM entities WHERE {_AMONG}",  # noqa: S608 - a constant
+                (json.dumps([target for target in targets if target not in found]),),
+            )
+        )
+        return list(found.items())
 
     def digest(self) -> Digest:
         """The digest over all entities."""
@@ -143,38 +142,47 @@ class EntityTable:
             states[target] = state
             firsts.setdefault(target, ordinal)
             last[target] = change
-        before = self._etags(last)
-        values: list[object] = []
+        before = self._before(last)
+        rows: list[Row] = []
         steps: list[tuple[str, str, str]] = []
         outdated: list[tuple[str]] = []
         for target, (ordinal, event, start, length) in last.items():
             kind, etag = states[target]
-            etag_before, was_patched = before.get(target, _NEW)
+            etag_before, was_patched, first = before.get(target, _NEW)
             steps.append((target, etag_before, etag))
             has_body = target in patched and kind is Kind.PRESENT
             if was_patched and not has_body:
                 outdated.append((target,))
-            values += (target, kind._value_, etag, ordinal, event.modified_ms)
-            values += (start, length, has_body, firsts[target])
+            if first is None:
+                first = firsts[target]
+            rows.append(
+                (target, kind._value_, etag, ordinal, event.modified_ms, start, length, has_body, first)
+            )
         bodies = [
-            (target, entity.content_type, entity.body)
+            (target, last[target].ordinal, entity.content_type, entity.body)
             for target, entity in patched.items()
             if entity.kind is Kind.PRESENT
         ]
         digest = digest.with_changes(steps)
-        self._upsert(values)
         if outdated:
             self._db.executemany("DELETE FROM patched WHERE target = ?", outdated)
         if bodies:
-            self._db.executemany("INSERT OR REPLACE INTO patched VALUES (?, ?, ?)", bodies)
+            self._db.executemany("INSERT OR REPLACE INTO patched VALUES (?, ?, ?, ?)", bodies)
         self._db.execute(
             "INSERT OR REPLACE INTO digest VALUES (1, ?, ?)",
             (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),
         )
+        self._recent.add(rows)
         return Folded(digest, [(first, target) for target, first in firsts.items() if target not in before])
+
+    def merge_some(self) -> None:
+        """To be called behind `fold`, before its transaction ends: it may take a while."""
+        self._recent.merge_some()
 
     def set_aside(self) -> None:
         """Empty the tables, and keep what was in them for `compare`."""
+        self._recent.load()
+        self._recent.merge_all()
         for table in ("entities", "patched"):
             self._db.execute(f"DROP TABLE IF EXISTS temp.{table}_before")
             self._db.execute(f"CREATE TEMP TABLE {table}_before AS SELECT * FROM {table}")  # noqa: S608
@@ -187,6 +195,7 @@ class EntityTable:
 
         A record of the same event keeps its time, of which the page has only the second.
         """
+        self._recent.merge_all()
         self._db.execute(
             "UPDATE entities SET modified_ms = before.modified_ms FROM temp.entities_before AS before"
             " WHERE before.target = entities.target AND before.ordinal = entities.ordinal"
@@ -200,29 +209,30 @@ class EntityTable:
             self._db.execute(f"DROP TABLE temp.{table}_before")
         return len(wrong)
 
-    def _upsert(self, values: list[object]) -> None:
-        done = 0
-        for rows, statement in _UPSERTS.items():
-            size = rows * _VALUES
-            while len(values) - done >= size:
-                self._db.execute(statement, values[done : done + size])
-                done += size
-
-    def _etags(self, targets: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """The ETag, and whether a patch has made it, of those among `targets` that have a record."""
-        # One row with all of them, for the reason that _UPSERTS has.
-        query = (
-            "SELECT json_group_object(target, json_array(etag, patched)) FROM entities"  # noqa: S608
-            f" WHERE {_AMONG}"
-        )
-        found: dict[str, tuple[str, int]] = json.loads(
-            self._db.execute(query, (json.dumps(list(targets)),)).fetchone()[0]
-        )
+    def _before(self, targets: Iterable[str]) -> dict[str, tuple[str, bool, int | None]]:
+        """Of those among `targets` that have a record: ETag, whether a patch has made it, first ordinal."""
+        self._recent.load()
+        recent_rows = self._recent.rows
+        found: dict[str, tuple[str, bool, int | None]] = {}
+        others: list[str] = []
+        for target in targets:
+            row = recent_rows.get(target)
+            if row is None:
+                others.append(target)
+            else:
+                found[target] = row[2], row[7], row[8]
+        if others:
+            # One row with all of them, for the reason that the statements of `recent` have.
+            query = (
+                "SELECT json_group_object(target, json_array(etag, patched, first_ordinal)) FROM entities"  # noqa: S608
+                f" WHERE {_AMONG}"
+            )
+            found.update(json.loads(self._db.execute(query, (json.dumps(others),)).fetchone()[0]))
         return found
 
 
-def _record(row: tuple[str, int, str, int, int | None, int, int, int]) -> EntityRecord:
-    target, kind, etag, ordinal, modified_ms, start, length, patched = row
+def _record(row: Row) -> EntityRecord:
+    target, kind, etag, ordinal, modified_ms, start, length, patched, _ = row
     return EntityRecord(target, Kind(kind), etag, ordinal, modified_ms, start, length, bool(patched))
 
 
