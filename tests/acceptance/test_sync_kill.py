@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,14 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests import servers
-from tests.acceptance.support import call, lasting_port, log_document, until, wes
+from tests.acceptance.publishing import Publishing
+from tests.acceptance.support import lasting_port, log_document, until, wes
 
 ROUNDS = int(os.environ.get("WES_KILL_ROUNDS", "6"))
 SEED = int(os.environ.get("WES_KILL_SEED", str(time.time_ns() % 1_000_000)))
 LOAD_S = (0.05, 1.0)
-TARGETS = 40
-KINDS = ["PUT"] * 8 + ["MERGE"] * 6 + ["PATCH"] * 3 + ["DIFF", "DELETE", "DELETE", "POST"]
-MERGE_PATCH, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 
 
 class Client:
@@ -79,48 +76,6 @@ class Client:
         return Path(self._log.name).read_text()[-2_000:]
 
 
-class Publishing(threading.Thread):
-    """Events of every method about a few targets, until told to stop; it waits for a gateway that is away."""
-
-    def __init__(self, gateway: servers.Server) -> None:
-        super().__init__()
-        self._gateway = gateway
-        self._stopping = threading.Event()
-        self._chance = random.Random(SEED)
-        self.published = 0
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self.join()
-
-    def run(self) -> None:
-        while not self._stopping.is_set():
-            method, content_type, body = self._event()
-            headers = {} if content_type is None else {"Content-Type": content_type}
-            target = f"/t/{self._chance.randrange(TARGETS)}"
-            try:
-                answer = call(self._gateway.http, method, target, body, headers, timeout_s=10)
-            except OSError:
-                self._stopping.wait(0.05)
-            else:
-                self.published += answer.status in (201, 204)
-
-    def _event(self) -> tuple[str, str | None, bytes | None]:
-        number = self._chance.randrange(1_000)
-        kind = self._chance.choices(["PUT", "MERGE", "PATCH", "DIFF", "DELETE", "POST"], [8, 6, 3, 1, 2, 1])[
-            0
-        ]
-        if kind == "MERGE":
-            return "PATCH", MERGE_PATCH, b'{"m%d": %d.10}' % (number % 5, number)
-        if kind == "PATCH":
-            return "PATCH", JSON_PATCH, b'[{"op": "add", "path": "/p", "value": %d}]' % number
-        if kind == "DIFF":
-            return "PATCH", "text/x-diff", b"%d" % number
-        if kind == "DELETE":
-            return "DELETE", None, None
-        return kind, "application/json", b'{"n": %d}' % number
-
-
 @pytest.mark.slow
 def test_copies_are_exact_whatever_is_killed(tmp_path):
     chance = random.Random(SEED)
@@ -135,7 +90,7 @@ def test_copies_are_exact_whatever_is_killed(tmp_path):
         "folder": Client(gateway.http, tmp_path / "copy"),
         "lines": Client(gateway.http, tmp_path / "events.ndjson", lines=True),
     }
-    publishing = Publishing(gateway)
+    publishing = Publishing(gateway, SEED)
     killed: Counter[str] = Counter()
     try:
         publishing.start()
