@@ -23,7 +23,7 @@ help:
 
 setup: $(installed)
 
-$(installed): pyproject.toml .ci/setup .ci/system-packages $(wildcard .locks/*.txt)
+$(installed): pyproject.toml .ci/setup .ci/system-packages $(wildcard .locks/*.txt) snapshots/jars.txt
 	@.ci/setup $(PYTHON)
 	@touch $@
 
@@ -33,6 +33,7 @@ $(interop): $(installed) tests/interop/package-lock.json
 
 demo: setup
 	@.ci/system-packages curl
+	@.ci/system-packages java
 	@$(python) -m tests.demo
 
 test: setup $(interop)
@@ -56,4 +57,4 @@ lock:
 clean:
 	rm -rf .venv build *.egg-info tests/interop/node_modules
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find gateway tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find gateway snapshots tests -name __pycache__ -type d -prune -exec rm -rf {} +

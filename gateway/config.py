@@ -1,7 +1,8 @@
 """The configuration: defaults, then a TOML file, then WES_… environment variables, then the command line.
 
 One table of options serves all four. Options of a log stand at the top of the file, for all logs, or in
-`[logs.NAME]`, for that one; the limits of the web server stand in `[http]`, those of the node in `[node]`.
+`[logs.NAME]`, for that one; the limits of the web server stand in `[http]`, those of the node in `[node]`,
+and what `wes snapshot` goes by in `[snapshot]`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from gateway.node.settings import NodeSettings
 
 PARTITIONS_MAX = 1_024
 WORKERS_MAX = 64
+SNAPSHOTS_KEPT_MAX = 10_000
 
 _TRUTH = {"true": True, "false": False}
 
@@ -44,6 +46,7 @@ class Option:
 
 OPTIONS = (
     Option("data", str, "wes-data", "the data folder"),
+    Option("snapshots", str, "", "the folder of snapshots (default: snapshots, in the data folder)"),
     Option("listen", str, "127.0.0.1:8080", "HOST:PORT of the web server; port 0 takes a free one"),
     Option("authority", str, "localhost", "the host name that ends every Content-ID"),
     Option("workers", int, 0, "reader processes beside the main one"),
@@ -109,10 +112,32 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """What `wes snapshot` goes by; empty texts are not told. A word of Python has a `_` behind it."""
+
+    from_: str = ""
+    output: str = ""
+    master: str = "local[*]"
+    tables: str = ""
+    jars: str = ""
+    rebuild: bool = False
+    keep: int = 3
+    cron: str = ""
+
+    def __post_init__(self) -> None:
+        _within(self.keep, 1, SNAPSHOTS_KEPT_MAX, "keep")
+
+
+SNAPSHOT_KEYS = frozenset(f"snapshot_{entry.name.rstrip('_')}" for entry in fields(SnapshotSettings))
+"""These options on the command line, by their key."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """All that is in force, checked."""
+    """All that is in force, checked. `log` is the one that was named, None if there may be others."""
 
     data: Path
+    snapshots: Path
     listen: Address
     authority: str
     workers: int
@@ -120,11 +145,14 @@ class Config:
     logs: tuple[LogConfig, ...]
     http: HttpSettings = field(default_factory=HttpSettings)
     node: NodeSettings = field(default_factory=NodeSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    log: str | None = None
 
     def as_toml(self) -> str:
         """The configuration as a file that gives it again; the passwords of brokers are left out."""
         lines = [
             f"data = {json.dumps(str(self.data))}",
+            f"snapshots = {json.dumps(str(self.snapshots))}",
             f"listen = {json.dumps(str(self.listen))}",
             f"authority = {json.dumps(self.authority)}",
             f"workers = {self.workers}",
@@ -138,6 +166,9 @@ class Config:
         for section, settings in (("http", self.http), ("node", self.node)):
             lines += ["", f"[{section}]"]
             lines += [f"{key} = {json.dumps(value)}" for key, value in asdict(settings).items()]
+        snapshot = asdict(replace(self.snapshot, from_=_without_password(self.snapshot.from_)))
+        lines += ["", "[snapshot]"]
+        lines += [f"{key.rstrip('_')} = {json.dumps(value)}" for key, value in snapshot.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -151,8 +182,11 @@ def load(*, file: Path | None, environment: Mapping[str, str], command_line: Map
     names = list(table) or [source.value(_option("log"))]
     if table and "log" in command_line:
         names = [command_line["log"]]
+    data = Path(source.value(_option("data")))
+    snapshots = source.value(_option("snapshots"))
     config = Config(
-        data=Path(source.value(_option("data"))),
+        data=data,
+        snapshots=Path(snapshots) if snapshots else data / "snapshots",
         listen=parse_address(source.value(_option("listen")), "listen"),
         authority=source.checked(parse_authority, "authority"),
         workers=_within(source.value(_option("workers")), 0, WORKERS_MAX, "workers"),
@@ -160,6 +194,8 @@ def load(*, file: Path | None, environment: Mapping[str, str], command_line: Map
         logs=tuple(_log(source, name, table.get(name, {})) for name in names),
         http=source.section("http", HttpSettings),
         node=source.section("node", NodeSettings),
+        snapshot=source.section("snapshot", SnapshotSettings),
+        log=_named_log(source, list(table)),
     )
     _check_prefixes(config.logs)
     return config
@@ -183,7 +219,7 @@ class _Source:
         self._file = file
         self._environment = environment
         self._command_line = command_line
-        known = {option.key for option in OPTIONS} | {"logs", "http", "node"}
+        known = {option.key for option in OPTIONS} | {"logs", "http", "node", "snapshot"}
         self._refuse_unknown(file, known, "the configuration file")
 
     def table(self, name: str) -> dict[str, Any]:
@@ -210,18 +246,21 @@ class _Source:
             raise InvalidSetting(str(error)) from None
 
     def section(self, name: str, kind: Any) -> Any:
-        """A settings object from its table and its WES_{TABLE}_… variables."""
+        """A settings object from its table, its WES_{TABLE}_… variables and, if it has some, its options."""
         table = self.table(name)
-        known = {entry.name: type(entry.default) for entry in fields(kind)}
+        known = {entry.name.rstrip("_"): entry for entry in fields(kind)}
         self._refuse_unknown(table, set(known), f"[{name}] in the configuration file")
         values: dict[str, Any] = {}
-        for key, value_type in known.items():
-            option = Option(key, value_type, None, "")
+        for key, entry in known.items():
+            option = Option(key, type(entry.default), None, "")
             variable = f"WES_{name.upper()}_{key.upper()}"
-            if variable in self._environment:
-                values[key] = _converted(self._environment[variable], option, variable)
+            given = f"{name}_{key}"
+            if given in self._command_line:
+                values[entry.name] = _converted(self._command_line[given], option, f"--{key}")
+            elif variable in self._environment:
+                values[entry.name] = _converted(self._environment[variable], option, variable)
             elif key in table:
-                values[key] = _converted(table[key], option, f"{key} in [{name}]")
+                values[entry.name] = _converted(table[key], option, f"{key} in [{name}]")
         return kind(**values)
 
     @staticmethod
@@ -246,6 +285,14 @@ def _log(source: _Source, name: str, table: Any) -> LogConfig:
     log = LogConfig(name=name, **values)
     log.feed_settings("localhost", "0")
     return log
+
+
+def _named_log(source: _Source, names: list[str]) -> str | None:
+    name = source.value(replace(_option("log"), default=names[0] if len(names) == 1 else None))
+    try:
+        return None if name is None else parse_name(name, "log")
+    except InvalidEvent as error:
+        raise InvalidSetting(str(error)) from None
 
 
 def _check_prefixes(logs: tuple[LogConfig, ...]) -> None:

@@ -1,7 +1,8 @@
-"""`make demo`: an event log, a gateway, and feeds full of real events, left running to play with.
+"""`make demo`: from an event log over feeds and a snapshot to an exact copy, left running to play with.
 
 Starts `wes serve` with its defaults in the background, unless it is running already, publishes the sample
-catalogue, and shows what there is. The environment (`WES_LISTEN` and so on) changes the defaults as always.
+catalogue, makes a snapshot of it, copies that, goes on with the feed, and compares. The environment
+(`WES_LISTEN` and so on) changes the defaults as always.
 """
 
 from __future__ import annotations
@@ -43,6 +44,21 @@ def main() -> int:
     say("Publishing one more with PUT, and walking all feeds: wes check")
     show_one_more(http)
     subprocess.run([*WES, "check", http], check=True)
+    say("Making a snapshot of what the events add up to, with Spark: wes snapshot build")
+    snapshot = last_line("snapshot", "build", "--from", http, "--output", str(data / "snapshots"))
+    print(f"snapshot {snapshot['snapshot']}: {snapshot['entities']:,} entities, digest {snapshot['digest']}")
+    say("Copying the snapshot, and from the feed what came after it: wes sync --verify")
+    show_one_more(http)
+    (data / "demo.sqlite").unlink(missing_ok=True)
+    copy = last_line("sync", http, str(data / "demo.sqlite"), "--verify")
+    told = log_document(http)
+    print(
+        f"of {events(http):,} events the copy read {copy['events']:,}; all others are in the snapshot\n"
+        f"digest of the copy:    {copy['digest']}, {copy['entities']:,} entities\n"
+        f"digest of the gateway: {told['digest']}, {told['entities']:,} entities"
+    )
+    if copy["digest"] != told["digest"]:
+        sys.exit("The copy differs from what the gateway has.")
     pid = (data / "demo.pid").read_text().strip()
     print(
         f"""
@@ -51,6 +67,7 @@ There are {events(http):,} events in the log `events`. Try:
 
     curl {http}/feeds/events
     curl {http}/feeds/events/0/latest
+    curl {http}/snapshots/events/latest
     curl -i -X PUT {http}/products/1 -H 'Content-Type: application/json' -d '{{"name":"foo"}}'
 
 The README goes on from here. To stop the demo: kill {pid}"""
@@ -116,10 +133,23 @@ def wait_ready(http: str) -> None:
         time.sleep(0.05)
 
 
-def events(http: str) -> int:
+def log_document(http: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{http}/feeds/events", timeout=30) as response:
         document: dict[str, Any] = json.load(response)
-    return sum(partition["events"] for partition in document["partitions"])
+    return document
+
+
+def events(http: str) -> int:
+    return sum(partition["events"] for partition in log_document(http)["partitions"])
+
+
+def last_line(*arguments: str) -> dict[str, Any]:
+    """What a command prints last, as JSON; it must have done what it was told."""
+    done = subprocess.run([*WES, *arguments, "--json"], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"wes {' '.join(arguments)} failed with {done.returncode}: {done.stdout}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def count_lines(path: Path) -> int:

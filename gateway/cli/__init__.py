@@ -12,7 +12,12 @@ from importlib import import_module
 from gateway import __version__
 from gateway.core.errors import GatewayError, InvalidSetting
 
-COMMANDS = ("serve", "log", "publish", "check", "sync", "quarantine", "state")
+COMMANDS = ("serve", "log", "publish", "check", "sync", "snapshot", "quarantine", "state")
+
+# What is not installed with the client, and the extra that brings it.
+_EXTRAS = dict.fromkeys(("proton", "cproton", "uvloop"), "gateway") | dict.fromkeys(
+    ("pyspark", "py4j", "delta", "pyarrow", "pandas", "numpy", "urllib3", "cronsim"), "snapshots"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,9 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"wes: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
-        if error.name not in ("proton", "cproton", "uvloop"):
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
-        print(f'wes: this needs {error.name}: pip install "web-event-sourcing[gateway]"', file=sys.stderr)
+        print(f'wes: this needs {error.name}: pip install "web-event-sourcing[{extra}]"', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -25,6 +25,7 @@ from gateway.http.connection import LimitedRunner
 from gateway.http.documents import DocumentCache
 from gateway.http.live import LiveLog, Site
 from gateway.storage.filestore import FeedStore, feed_folder
+from gateway.storage.snapshots import SnapshotFolder
 
 from .listener import BACKLOG, bind, bind_first
 from .workers import Workers
@@ -58,7 +59,12 @@ class LogService:
             behind=lambda: any(ingest.behind for ingest in self._ingests.values()),
         )
         self.live = LiveLog(
-            log.name, log.prefix, self._publisher, log.extra_headers, log.preconditions_required
+            log.name,
+            log.prefix,
+            self._publisher,
+            log.extra_headers,
+            log.preconditions_required,
+            SnapshotFolder(config.snapshots, log.name),
         )
 
     async def start(self) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from gateway.config import OPTIONS, Config, load
+from gateway.config import OPTIONS, SNAPSHOT_KEYS, Config, load
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def load_config(parsed: argparse.Namespace) -> Config:
     """The configuration in force for the parsed command line; raises InvalidSetting."""
-    keys = {option.key for option in OPTIONS}
+    keys = {option.key for option in OPTIONS} | SNAPSHOT_KEYS
     given = {key: value for key, value in vars(parsed).items() if key in keys}
     file = parsed.config or (Path(os.environ["WES_CONFIG"]) if os.environ.get("WES_CONFIG") else None)
     return load(file=file, environment=os.environ, command_line=given)

@@ -61,6 +61,26 @@ class Progress:
             self._bar.total = self.count + count
             self._bar.refresh()
 
+    def expect_more(self, count: int) -> None:
+        """Say that so many more are to come than was said before, or less."""
+        if self._bar is not None and self._bar.total is not None:
+            self._bar.total = max(self.count, self._bar.total + count)
+            self._bar.refresh()
+
+    @property
+    def visible(self) -> bool:
+        """Whether anybody sees it."""
+        return self._bar is not None
+
+    def show(self, what: str, done: int, of: int) -> None:
+        """Show what is being done and how much of it: for work that changes its kind and its amount."""
+        if self._bar is not None:
+            if self._bar.desc != what:
+                self._bar.reset()
+                self._bar.set_description_str(what, refresh=False)
+            self._bar.n, self._bar.total = done, of
+            self._bar.refresh()
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """What is written to standard error meanwhile does not tear the bar."""

@@ -31,8 +31,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "sync",
         help="make an exact copy of the entities behind a feed, and keep it current",
         description="Reads the feeds at URL into DEST, from where an earlier run left off, up to what they "
-        "hold now. Whatever ends it, the copy holds exactly the events up to its checkpoint, and the next "
-        "run goes on there.",
+        "hold now. A new copy begins with the newest snapshot of the log, if there is one, and goes on "
+        "behind exactly the events that it holds; so does one whose feed has started over. Whatever ends "
+        "it, the copy holds exactly the events up to its checkpoint, and the next run goes on there.",
     )
     parser.add_argument(
         "url", metavar="URL", help="a gateway, a log document, or a feed document of any server"
@@ -41,9 +42,21 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "destination",
         metavar="DEST",
         help="FILE.sqlite (or .sqlite3, .db), FOLDER/ with one file for each target, or - for one event a "
-        "line on standard output",
+        "line on standard output (every event of the feed: lines hold no state, so no snapshot is used)",
     )
     parser.add_argument("--log", metavar="NAME", help="the log, where the gateway has several")
+    snapshots = parser.add_mutually_exclusive_group()
+    snapshots.add_argument(
+        "--snapshot",
+        metavar="URL",
+        help="begin with the snapshot whose index is there: an older one, or, for a single feed, that of "
+        "any server of the draft",
+    )
+    snapshots.add_argument(
+        "--no-snapshot",
+        action="store_true",
+        help="begin with the first event of the feed, and read all that came after",
+    )
     parser.add_argument("--follow", action="store_true", help="go on with what comes, until SIGTERM")
     parser.add_argument(
         "--verify",
@@ -67,23 +80,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Copy until the end of the feeds or until a signal, print the result, return the exit status."""
-    if urlsplit(args.url).scheme not in ("http", "https") or not urlsplit(args.url).hostname:
+    if not _is_http(args.url):
         return _usage(f"{without_user(args.url)}: write http://HOST:PORT/…")
     if args.destination == STANDARD_OUTPUT and args.verify:
         return _usage("--verify goes with a file or a folder: lines hold no state")
+    if args.destination == STANDARD_OUTPUT and args.snapshot is not None:
+        return _usage("--snapshot goes with a file or a folder: lines are all events of the feed")
+    if args.snapshot is not None and not _is_http(args.snapshot):
+        return _usage(f"--snapshot {without_user(args.snapshot)}: write http://HOST:PORT/…")
     try:
         open_copy = copy_at(args.destination, after=args.after)
     except InvalidSetting as error:
         return _usage(str(error))
     log_to_standard_error()
-    with Progress("events") as progress:
+    with Progress("entities and events") as progress:
         printer = _Printer(args, progress)
+        watch = _Watch(progress, printer)
         try:
-            summary = asyncio.run(_until_stopped(args, open_copy, _Watch(progress, printer)))
+            summary = asyncio.run(_until_stopped(args, open_copy, watch))
         except GatewayError as error:
             printer.error(str(error))
             return 1
-    return printer.summary(summary)
+    return printer.summary(summary, watch.events)
 
 
 async def _until_stopped(args: argparse.Namespace, open_copy: OpenCopy, observer: Observer) -> Summary:
@@ -94,15 +112,18 @@ async def _until_stopped(args: argparse.Namespace, open_copy: OpenCopy, observer
         follow=args.follow,
         verify=args.verify,
         moved=args.moved,
+        snapshot=args.snapshot,
+        snapshots=not args.no_snapshot,
         stop=stop_signal(),
         observer=observer,
     )
 
 
 class _Watch(Observer):
-    """Counts for the bar; all else is a line of the log."""
+    """Counts entities and events for the bar, and events alone; all else is a line of the log."""
 
     def __init__(self, progress: Progress, printer: _Printer) -> None:
+        self.events = 0
         self._progress = progress
         self._printer = printer
 
@@ -110,7 +131,21 @@ class _Watch(Observer):
         self._progress.expect(events)
 
     def applied(self, events: int) -> None:
+        self.events += events
         self._progress.add(events)
+
+    def snapshot_begun(self, partition: str, snapshot: str, *, entities: int, events: int) -> None:
+        self._progress.expect_more(entities - events)
+        with self._progress.aside():
+            _log.info("snapshot_begun", extra={"partition": partition, "snapshot": snapshot})
+
+    def loaded(self, entities: int) -> None:
+        self._progress.add(entities)
+
+    def snapshot_left(self, partition: str, snapshot: str, reason: str) -> None:
+        facts = {"partition": partition, "snapshot": snapshot, "reason": reason}
+        with self._progress.aside():
+            _log.warning("snapshot_not_used", extra=facts)
 
     def started_over(self, partition: str, reason: str) -> None:
         with self._progress.aside():
@@ -149,26 +184,35 @@ class _Printer:
         for name in verdict.unknown:
             self._tell({"partition": name, "equal": False}, f"partition {name}: the log has none of the name")
 
-    def summary(self, summary: Summary) -> int:
+    def summary(self, summary: Summary, events: int) -> int:
         """Print it, and return the exit status."""
-        verdict = summary.verdict
+        verdict, seconds, used = summary.verdict, self._progress.seconds, summary.snapshot
         facts: dict[str, Any] = {
             "synchronized": without_user(summary.url),
             "log": summary.log,
             "destination": self._args.destination,
-            "events": self._progress.count,
-            "seconds": round(self._progress.seconds, 3),
-            "rate": round(self._progress.rate, 1),
+            "events": events,
+            "seconds": round(seconds, 3),
+            "rate": round(events / seconds, 1),
             "stopped": summary.stopped,
             "position": {name: checkpoint.ordinal for name, checkpoint in summary.partitions.items()},
         }
         text = (
-            f"copied {self._progress.count:,} events to {self._args.destination} in "
-            f"{self._progress.seconds:.1f} s, {self._progress.rate:,.0f} a second"
+            f"copied {events:,} events to {self._args.destination} in "
+            f"{seconds:.1f} s, {events / seconds:,.0f} a second"
         )
         if not self._lines:
+            if used is not None:
+                text += (
+                    f", behind snapshot {used.id} of {used.entities:,} entities in {used.parts:,} parts, "
+                    f"{used.bytes:,} bytes"
+                )
             entities, _ = summary.digest
-            facts |= {"entities": entities, "digest": summary.digest.hex()}
+            facts |= {
+                "snapshot": None if used is None else used._asdict(),
+                "entities": entities,
+                "digest": summary.digest.hex(),
+            }
             text += f"; it holds {entities:,} entities, digest {summary.digest.hex()}"
         if self._args.verify:
             facts["verified"] = verdict is not None and verdict.equal
@@ -217,6 +261,10 @@ class _Printer:
             print(line, file=sys.stderr)
         else:
             self._progress.write(line)
+
+
+def _is_http(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
 
 
 def _usage(text: str) -> int:

@@ -66,7 +66,10 @@ class Workers:
 async def _work(config: Config, address: Address, path: str) -> tuple[None, Callable[[], Awaitable[None]]]:
     listener, _ = bind(address, shared=True)
     site = StoredSite(
-        config.data, (log.name for log in config.logs), DocumentCache(config.http.page_cache_bytes_max)
+        config.data,
+        config.snapshots,
+        (log.name for log in config.logs),
+        DocumentCache(config.http.page_cache_bytes_max),
     )
     forwarder = Forwarder(path, config.http)
     runner = LimitedRunner(make_app(site, config.http), reading(site, forwarder.handle))

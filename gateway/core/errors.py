@@ -57,6 +57,10 @@ class PageDamaged(GatewayError):
         self.page = page
 
 
+class SnapshotUnreadable(GatewayError):
+    """A snapshot that is not what its index says, or that the disk does not give; it is not served."""
+
+
 class ForeignLog(GatewayError):
     """The event log holds other events than those that were stored from it."""
 

@@ -17,6 +17,7 @@ ARCHIVE_TYPE = "http://purl.org/syndication/history/1.0/archive"
 RESERVED = frozenset({"", "feeds", "snapshots", "subscriptions", "livez", "readyz", "metrics"})
 
 _ENTRY = re.compile(r"/feeds/[^/]+/[^/]+/events/(0|[1-9][0-9]{0,17})")
+_NUMBER_DIGITS_MAX = 15
 _LINK_TARGET = re.compile(r"\s*<([^>]*)>")
 _LINK_PARAMETER = re.compile(
     r"\s*;\s*([A-Za-z0-9!#$&+.^_`|~*-]+)(?:\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s;,\"]+)))?"
@@ -66,6 +67,13 @@ class SnapshotLinks:
         return f"{self.base}/{id_}/{number}"
 
 
+def parse_number(text: str) -> int | None:
+    """The number of a page, an event or a part in its one spelling, so that one document has one URL."""
+    if not (text.isascii() and text.isdigit()) or len(text) > _NUMBER_DIGITS_MAX:
+        return None
+    return int(text) if text == "0" or text[0] != "0" else None
+
+
 def entry_ordinal(entry: str) -> int | None:
     """The ordinal in an entry link of this project's form, or None."""
     match = _ENTRY.fullmatch(entry)
@@ -96,6 +104,21 @@ def archive_links(links: FeedLinks, page: int) -> str:
     if page > 0:
         header += f', <{links.archive(page - 1)}>; rel="prev-archive"'
     return f'{header}, <{links.archive(page + 1)}>; rel="next-archive", <{ARCHIVE_TYPE}>; rel="type"'
+
+
+def newest_link(links: SnapshotLinks) -> str:
+    """The Link header of whatever is, or was, one of the snapshots (RFC 5829, 3.2)."""
+    return f'<{links.newest}>; rel="latest-version"'
+
+
+def index_links(links: SnapshotLinks) -> str:
+    """The Link header of a snapshot index; it is the same for ever (RFC 6573, 2.2)."""
+    return f'<{links.base}>; rel="collection", {newest_link(links)}'
+
+
+def part_links(links: SnapshotLinks, id_: str) -> str:
+    """The Link header of a snapshot part: the index that it is of."""
+    return f'<{links.snapshot(id_)}>; rel="index"'
 
 
 class Link(NamedTuple):

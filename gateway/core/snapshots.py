@@ -42,12 +42,8 @@ _T = TypeVar("_T")
 _CRC_BITS = 32
 _ID = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_OWN_HEADERS = frozenset(
-    (
-        *("content-disposition", "content-type", "content-location", "etag", "last-modified", "link"),
-        "content-length",
-    )
-)
+_FRAMING = ("Content-Disposition", "Content-Length")
+_VIA = f'>; rel="{VIA}"'
 
 
 def parse_snapshot_id(text: str) -> str:
@@ -143,22 +139,42 @@ def read_part(boundary: str, document: bytes) -> Iterator[Held]:
     if not document.lstrip(b"\r\n").startswith(b"--" + boundary.encode()):
         document = delimiter(boundary) + document
     for part in read_parts(boundary, document):
-        target = part.value("Content-Location")
-        if not target:
-            raise DecodeError("an entity has no Content-Location")
-        validator = part.value("ETag")
-        content_type = part.value("Content-Type")
-        if validator == UNKNOWN_ETAG and content_type is None and not part.body:
-            entity = UNKNOWN
-        else:
-            extra = tuple((name, value) for name, value in part.headers if name.lower() not in _OWN_HEADERS)
-            etag = etag_of(content_type, part.body)
-            entity = Entity(Kind.PRESENT, etag, content_type, part.body, extra)
-        yield Held(target, entity, _via(part), part.value("Last-Modified"), validator)
+        yield _held_in(part)
 
 
-def _via(part: Part) -> str | None:
-    return link_by_relation(part.values("Link"), VIA)
+def _held_in(part: Part) -> Held:
+    target = content_type = etag = modified = entry = None
+    extra: list[tuple[str, str]] = []
+    for pair in part.headers:
+        name, value = pair
+        # The names come in one spelling, whatever was sent; of two headers of a name the first one counts.
+        if name == "Content-Location":
+            target = target or value
+        elif name == "Content-Type":
+            content_type = value if content_type is None else content_type
+        elif name == "Etag":
+            etag = value if etag is None else etag
+        elif name == "Last-Modified":
+            modified = value if modified is None else modified
+        elif name == "Link":
+            entry = entry or _via(value)
+        elif name not in _FRAMING:
+            extra.append(pair)
+    if not target:
+        raise DecodeError("an entity has no Content-Location")
+    if etag == UNKNOWN_ETAG and content_type is None and not part.body:
+        entity = UNKNOWN
+    else:
+        told = etag_of(content_type, part.body)
+        entity = Entity(Kind.PRESENT, told, content_type, part.body, tuple(extra))
+    return Held(target, entity, entry, modified, etag)
+
+
+def _via(link: str) -> str | None:
+    # The form that this project writes needs no parser.
+    if link[-len(_VIA) :] == _VIA and link[:2] == "</" and ">" not in (entry := link[1 : -len(_VIA)]):
+        return entry
+    return link_by_relation([link], VIA)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from gateway.core.state import JSON_PATCH_TYPE, MERGE_PATCH_TYPE
 
-from . import entities, feeds, operations, service
+from . import entities, feeds, operations, service, snapshots
 from .documents import NO_STORE
 from .live import SITE, Site
 from .problems import not_found, problem, problems
@@ -21,6 +21,7 @@ def make_app(site: Site, settings: HttpSettings) -> web.Application:
     app[SETTINGS] = settings
     feeds.add_routes(app)
     service.add_routes(app)
+    snapshots.add_routes(app)
     operations.add_routes(app)
     app.router.add_route("*", "/{target:.*}", _otherwise)
     return app

@@ -6,7 +6,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from gateway.core.conditional import matches_weakly
-from gateway.core.links import fragment
+from gateway.core.links import fragment, parse_number
 from gateway.core.multipart import MIXED
 from gateway.core.negotiation import acceptable, preferences
 from gateway.core.pages import Page
@@ -15,10 +15,8 @@ from gateway.storage.contract import Head
 
 from .documents import NO_STORE, REVALIDATE, VARY, Document, not_acceptable, respond
 from .live import SITE, LiveFeed
-from .problems import not_found, problem
+from .problems import no_log, not_found, problem
 from .settings import SETTINGS
-
-_NUMBER_DIGITS_MAX = 15
 
 
 def add_routes(app: web.Application) -> None:
@@ -33,7 +31,7 @@ async def archive(request: web.Request) -> web.StreamResponse:
     """An archive document; while its page is open, the way to where it is growing."""
     feed = _feed(request)
     text = request.match_info["page"]
-    number = _number(text)
+    number = parse_number(text)
     if feed is None or number is None:
         return _no_feed(request) if feed is None else not_found(f"{text!r} is not a page number")
     # Asked for first: a page that is sealed meanwhile is found then, or was open at this moment.
@@ -76,7 +74,7 @@ async def entry(request: web.Request) -> web.StreamResponse:
     """
     feed = _feed(request)
     text = request.match_info["ordinal"]
-    ordinal = _number(text)
+    ordinal = parse_number(text)
     if feed is None or ordinal is None:
         return _no_feed(request) if feed is None else not_found(f"{text!r} is not an ordinal")
     page = feed.reader.page_of(ordinal)
@@ -118,7 +116,7 @@ async def _wait(request: web.Request, feed: LiveFeed, known: str | None, seconds
 def _empty(request: web.Request, feed: LiveFeed) -> web.Response:
     """A new feed: a multipart document needs a part (RFC 2046, 5.1), so there is none yet."""
     if not acceptable(request.headers.get("Accept"), MIXED):
-        return not_acceptable()
+        return not_acceptable(MIXED)
     return web.Response(
         status=204,
         headers={
@@ -142,14 +140,14 @@ def _news(feed: LiveFeed, document: Document, known: str) -> web.Response | None
     page, data = feed.reader.head.page, feed.reader.head.data
     assert page is not None
     ordinal, _, generation = known.strip().removeprefix("W/").strip('"').partition(".")
-    number = _number(ordinal)
+    number = parse_number(ordinal)
     if number is None or generation != page.generation:
         return None
     if not page.first_ordinal <= number < page.last_ordinal:
         return None
     start = data.find(f"--{page.boundary}\r\nContent-ID: <{number + 1}.".encode())
     assert start > 0, "the page holds every ordinal between its first and its last"
-    headers = CIMultiDict(document.headers)
+    headers = CIMultiDict(document.about.headers)
     # A cache that knows nothing of RFC 3229 must not take this for the document.
     headers["Cache-Control"] = NO_STORE
     headers["IM"] = "feed"
@@ -168,19 +166,11 @@ def _no_feed(request: web.Request) -> web.Response:
     match = request.match_info
     logs = request.app[SITE].logs
     if match["log"] not in logs:
-        known = ", ".join(sorted(logs)) or "none"
-        return not_found(f"there is no log {match['log']!r}; the logs here are: {known}")
+        return not_found(no_log(match["log"], logs))
     known = ", ".join(sorted(logs[match["log"]].feeds)) or "none yet"
     return not_found(
         f"the log {match['log']} has no partition {match['partition']!r}; its partitions: {known}"
     )
-
-
-def _number(text: str) -> int | None:
-    """A page number or ordinal in its one spelling, so that one document has one URL."""
-    if not (text.isascii() and text.isdigit()) or len(text) > _NUMBER_DIGITS_MAX:
-        return None
-    return int(text) if text == "0" or text[0] != "0" else None
 
 
 def _open_page(head: Head) -> int:

@@ -17,6 +17,7 @@ from gateway.core.pages import Page
 from gateway.storage.contract import FeedReader, Head
 from gateway.storage.entities import EntityRecord
 from gateway.storage.shared import Ends, SharedTargets
+from gateway.storage.snapshots import SnapshotFolder
 
 from .documents import Document, DocumentCache, archive_document, subscription_document
 from .turns import Turns
@@ -130,7 +131,8 @@ class LiveFeed:
 class LiveLog:
     """A log as the web server sees it: the paths that it answers for, its feeds, and the way into it.
 
-    `preconditions_required` refuses PUT, PATCH and DELETE without a condition (RFC 6585, 3).
+    `preconditions_required` refuses PUT, PATCH and DELETE without a condition (RFC 6585, 3). `snapshots` is
+    None where none are served.
     """
 
     name: str
@@ -138,6 +140,7 @@ class LiveLog:
     publisher: Publisher
     extra_headers: tuple[str, ...] = ()
     preconditions_required: bool = False
+    snapshots: SnapshotFolder | None = None
     feeds: dict[str, LiveFeed] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
     _shared: SharedTargets = field(default_factory=SharedTargets)

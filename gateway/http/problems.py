@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 
 from aiohttp import web
@@ -16,6 +16,7 @@ from gateway.core.errors import (
     MessageRefused,
     OutcomeUnknown,
     PageDamaged,
+    SnapshotUnreadable,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -49,6 +50,11 @@ def not_found(detail: str) -> web.Response:
     return problem(404, detail)
 
 
+def no_log(name: str, known: Iterable[str]) -> str:
+    """What is said of a log that is not there."""
+    return f"there is no log {name!r}; the logs here are: {', '.join(sorted(known)) or 'none'}"
+
+
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn what handlers raise into problem documents."""
@@ -79,6 +85,9 @@ def _of(error: GatewayError) -> web.Response:
         case PageDamaged():
             _log.error("page_not_served", extra={"reason": str(error)})
             return problem(503, str(error), Retry_After="30")
+        case SnapshotUnreadable():
+            _log.error("snapshot_not_served", extra={"reason": str(error)})
+            return problem(503, str(error))
         case _:
             _log.error("request_failed", extra={"reason": str(error)})
             return problem(500, str(error))

@@ -1,8 +1,8 @@
 """What a reader process serves: the feed documents of a data folder that the main process writes.
 
-All else is forwarded: publications, the documents about logs, readiness, and whatever is not known here or
-damaged, which the main process repairs when it is asked for it. So a reader needs to be told of nothing:
-a feed is opened when its first request comes.
+Snapshots are read from their folder likewise. All else is forwarded: publications, the documents about
+logs, readiness, and whatever is not known here or damaged, which the main process repairs when it is asked
+for it. So a reader needs to be told of nothing: a feed is opened when its first request comes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gateway.core.errors import InvalidEvent, StoreMismatch
 from gateway.core.event import Event, parse_name
 from gateway.core.identity import ContentID
 from gateway.storage.filestore import CATALOGUE, StoredFeed, feed_folder
+from gateway.storage.snapshots import SnapshotFolder
 
 from .documents import DocumentCache
 from .front import Front, Handler, front
@@ -25,6 +26,7 @@ from .problems import problems
 from .settings import HttpSettings
 
 _READS = ("GET", "HEAD")
+_SNAPSHOTS = "/snapshots/"
 
 
 class _Elsewhere:
@@ -41,14 +43,14 @@ class _Elsewhere:
 
 
 class StoredSite(Site):
-    """The feeds in the data folder `data` of the logs of those names."""
+    """The feeds in the data folder `data`, and the snapshots in `snapshots`, of the logs of those names."""
 
-    def __init__(self, data: Path, logs: Iterable[str], cache: DocumentCache) -> None:
+    def __init__(self, data: Path, snapshots: Path, logs: Iterable[str], cache: DocumentCache) -> None:
         elsewhere = _Elsewhere()
         super().__init__(elsewhere, cache, shared=True)
         self._data = data
         for name in logs:
-            self.logs[name] = LiveLog(name, "/", elsewhere)
+            self.logs[name] = LiveLog(name, "/", elsewhere, snapshots=SnapshotFolder(snapshots, name))
 
     def knows(self, path: str) -> bool:
         """Whether `path` is of a feed that is stored here; opens it if this is the first time."""
@@ -78,17 +80,20 @@ class StoredSite(Site):
 
 
 def reading(site: StoredSite, forward: Handler) -> Front:
-    """A front that answers for the feeds of `site`; all else goes to `forward`."""
+    """A front that answers for the feeds and snapshots of `site`; all else goes to `forward`."""
 
     def front_of(_: Site, settings: HttpSettings, routed: Handler) -> Handler:
         local = front(site, settings, routed)
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            if request.method in _READS and site.knows(request.raw_path):
-                response = await local(request)
-                # 503 is a damaged page.
-                if response.status != 503:
-                    return response
+            if request.method in _READS:
+                if request.raw_path.startswith(_SNAPSHOTS):
+                    return await local(request)
+                if site.knows(request.raw_path):
+                    response = await local(request)
+                    # 503 is a damaged page.
+                    if response.status != 503:
+                        return response
             return await problems(request, forward)
 
         return handle

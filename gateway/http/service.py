@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 from aiohttp import web
 
-from gateway.core.conditional import Outcome, evaluate
-from gateway.core.links import log_path
+from gateway.core.links import SnapshotLinks, log_path
 from gateway.core.state import Digest
 from gateway.storage.contract import Head
 
-from .documents import REVALIDATE
+from .documents import json_response
 from .live import SITE, LiveFeed, LiveLog
-from .problems import not_found, problem
-
-JSON = "application/json"
+from .problems import no_log, not_found
 
 
 def add_routes(app: web.Application) -> None:
@@ -28,23 +23,21 @@ def add_routes(app: web.Application) -> None:
 async def service(request: web.Request) -> web.StreamResponse:
     """The service document: the logs, each with its document and its feeds."""
     logs = request.app[SITE].logs.values()
-    return _json(request, {"logs": [_summary(live) for live in logs]})
+    return json_response(request, {"logs": [_summary(live) for live in logs]})
 
 
 async def log(request: web.Request) -> web.StreamResponse:
     """The log document; its position and digest are of one moment."""
     live = request.app[SITE].log(request.match_info["log"])
     if live is None:
-        known = ", ".join(sorted(request.app[SITE].logs)) or "none"
-        name = request.match_info["log"]
-        return not_found(f"there is no log {name!r}; the logs here are: {known}")
+        return not_found(no_log(request.match_info["log"], request.app[SITE].logs))
     # Nothing is awaited between the first head and the last, so that they are of one moment.
     feeds = {feed.links.partition: feed.reader for feed in _ordered(live)}
     heads = {partition: reader.head for partition, reader in feeds.items()}
     partitions = [_partition(live.feeds[partition], head) for partition, head in heads.items()]
     digest = sum((head.digest for head in heads.values()), Digest())
     ends = {partition: head.next_ordinal for partition, head in heads.items()}
-    return _json(
+    return json_response(
         request,
         {
             "log": live.name,
@@ -53,6 +46,7 @@ async def log(request: web.Request) -> web.StreamResponse:
             "position": {partition: head.last_ordinal for partition, head in heads.items()},
             "shared_targets": await live.count_shared(feeds, ends),
             "partitions": partitions,
+            "snapshots": SnapshotLinks(live.name).base,
         },
     )
 
@@ -63,6 +57,7 @@ def _summary(live: LiveLog) -> dict[str, Any]:
         "href": log_path(live.name),
         "targets": live.prefix,
         "feeds": [feed.links.current for feed in _ordered(live)],
+        "snapshots": SnapshotLinks(live.name).base,
     }
 
 
@@ -95,19 +90,3 @@ def _partition(feed: LiveFeed, head: Head) -> dict[str, Any]:
 def _ordered(live: LiveLog) -> list[LiveFeed]:
     """The feeds by partition, numbers by value."""
     return [live.feeds[name] for name in sorted(live.feeds, key=lambda name: (len(name), name))]
-
-
-def _json(request: web.Request, content: dict[str, Any]) -> web.Response:
-    body = json.dumps(content, indent=2).encode() + b"\n"
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {"Cache-Control": REVALIDATE, "ETag": etag}
-    outcome = evaluate(
-        etag,
-        if_match=request.headers.get("If-Match"),
-        if_none_match=request.headers.get("If-None-Match"),
-    )
-    if outcome is Outcome.NOT_MODIFIED:
-        return web.Response(status=304, headers=headers)
-    if outcome is Outcome.FAILED:
-        return problem(412, f"the document's ETag is {etag}")
-    return web.Response(body=body, content_type=JSON, headers=headers)

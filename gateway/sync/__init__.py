@@ -2,6 +2,8 @@
 
 from .feed import FeedBroken, FeedEvent, FeedSlice, Position, ReaderSettings, StartOver, documents, feed
 from .observer import Observer
+from .snapshot import SnapshotUnusable
+from .snapshot_load import SnapshotUse
 from .synchronize import Summary, SyncSettings, synchronize
 
 __all__ = [
@@ -11,6 +13,8 @@ __all__ = [
     "Observer",
     "Position",
     "ReaderSettings",
+    "SnapshotUnusable",
+    "SnapshotUse",
     "StartOver",
     "Summary",
     "SyncSettings",

@@ -63,7 +63,7 @@ class Chain:
         """The document that holds an event, `document` or one before it, and the event's index."""
         seen: set[int] = set()
         while (index := document.index(content_id)) is None:
-            before = await self._before(document, seen)
+            before = await self.before(document, seen)
             if before is None:
                 return None
             document = before
@@ -78,7 +78,7 @@ class Chain:
         seen: set[int] = set()
         while PREV in document.links:
             # What told the first document was wrong, or there is nothing before it any more.
-            before = await self._before(document, seen)
+            before = await self.before(document, seen)
             if before is None:
                 gone = document.links[PREV]
                 self._on_trouble(f"{gone}, and what was before it, is gone: the feed is read from there on")
@@ -86,7 +86,7 @@ class Chain:
             document = before
         return document
 
-    async def _before(self, document: Document, seen: set[int]) -> Document | None:
+    async def before(self, document: Document, seen: set[int]) -> Document | None:
         """The document before `document`; None if there is none, or none any more."""
         url = document.links.get(PREV)
         if url is None:

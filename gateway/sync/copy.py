@@ -17,6 +17,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.state import Digest
 
 from .feed import FeedEvent, Position
+from .fold import Row
 
 
 class CopyLocked(GatewayError):
@@ -29,6 +30,10 @@ class CopyMismatch(GatewayError):
 
 class CopyFailed(GatewayError):
     """The destination refused a read or a write; the copy stands where its checkpoint says."""
+
+
+class PartMismatch(GatewayError):
+    """A part of a snapshot does not hold what its index tells; nothing of it was taken."""
 
 
 class Source(NamedTuple):
@@ -88,6 +93,30 @@ class Stored(NamedTuple):
     etag: str
 
 
+class SnapshotName(NamedTuple):
+    """Which snapshot it is: the URL and the id of its index, its digest, and when it was started.
+
+    `digest` is None on servers other than this project's; `started` is in milliseconds since the Unix epoch.
+    """
+
+    url: str
+    id: str
+    digest: str | None
+    started: int
+
+    @property
+    def key(self) -> tuple[str, str | None, int]:
+        """What makes it the same snapshot, wherever it is now."""
+        return self[1:]
+
+
+class Begun(NamedTuple):
+    """The snapshot that a second state begins with, and whether all of it is there."""
+
+    snapshot: SnapshotName
+    whole: bool
+
+
 class Copy(Protocol):
     """A copy that is open for writing. Every method may raise CopyFailed."""
 
@@ -126,3 +155,36 @@ class Copy(Protocol):
 
     def close(self) -> None:
         """Let go of the copy; what was applied is kept."""
+
+
+class EntityCopy(Copy, Protocol):
+    """A copy that holds entities, so that it can begin with a snapshot: in a second state, part by part.
+
+    What was taken of a snapshot is kept with the rows themselves, so that a later run goes on with the rest.
+    """
+
+    def begun(self, partition: str) -> Begun | None:
+        """The snapshot that the second state begins with, until that is complete; None without one."""
+
+    def begin_snapshot(self, partition: str, snapshot: SnapshotName) -> None:
+        """Begin a second state from nothing, with that snapshot; one that was growing is dropped."""
+
+    def taken_parts(self, partition: str) -> set[str]:
+        """The URIs of the parts that were taken."""
+
+    def take_part(self, partition: str, uri: str, rows: dict[str, Row], told: Digest | None) -> None:
+        """Take the entities of a part, all or none.
+
+        Raises PartMismatch if the digest does not change by `told`; None: the index tells none.
+        """
+
+    def end_snapshot(self, partition: str, ordinal: int | None, position: Position | None) -> None:
+        """All parts were taken: the feed goes on behind `position`, None for its beginning.
+
+        `ordinal` is that of the last event that the snapshot holds; as many events count as applied, and the
+        state is complete at once if readers see nothing so far. None where that is not told: the copy then is
+        exact when its feed has caught up.
+        """
+
+    def drop_snapshot(self, partition: str) -> None:
+        """Forget the second state if it began with a snapshot."""

@@ -53,6 +53,13 @@ _TABLES = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
+# Added to copies that were begun without them: what a second state begins with, until it is complete.
+_SNAPSHOT_TABLES = (
+    "CREATE TABLE IF NOT EXISTS snapshots (partition TEXT PRIMARY KEY, url TEXT NOT NULL, id TEXT NOT NULL,"
+    " digest TEXT, started INTEGER NOT NULL, whole INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS snapshot_parts (partition TEXT, uri TEXT, PRIMARY KEY (partition, uri))"
+    " WITHOUT ROWID",
+)
 
 
 # The files that this process has locked, by device and inode.
@@ -154,3 +161,5 @@ def _prepare(db: sqlite3.Connection, path: Path, *, durable: bool) -> None:
         for statement in _TABLES:
             db.execute(statement)
         db.execute("COMMIT")
+    for statement in _SNAPSHOT_TABLES:
+        db.execute(statement)

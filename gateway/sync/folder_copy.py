@@ -33,7 +33,7 @@ _SYNCFS = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 class FolderCopy(SqliteCopy):
-    """See `gateway.sync.copy.Copy`. Raises CopyLocked and CopyMismatch when it is opened."""
+    """See `gateway.sync.copy.EntityCopy`. Raises CopyLocked and CopyMismatch when it is opened."""
 
     def __init__(self, folder: Path) -> None:
         control = folder / CONTROL_FOLDER
@@ -81,10 +81,10 @@ class FolderCopy(SqliteCopy):
             "INSERT OR IGNORE INTO outbox VALUES (?, ?)", ((partition, target) for target in targets)
         )
 
-    def _replace_entities(self, partition: str) -> None:
+    def _move_entities(self, partition: str) -> None:
         both = "INSERT OR IGNORE INTO outbox SELECT partition, target FROM entities WHERE partition = ?"
         self._db.execute(both, (partition,))
-        super()._replace_entities(partition)
+        super()._move_entities(partition)
         self._db.execute(both, (partition,))
 
     def _committed(self) -> None:

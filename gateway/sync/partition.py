@@ -1,4 +1,4 @@
-"""One partition of a copy, brought up to its feed, document by document."""
+"""One partition of a copy, brought up to its feed: with a snapshot at first, then document by document."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from gateway.core.identity import parse_content_id
 
 from .copy import Copy, Unresolved
 from .feed import FeedEvent, ReaderSettings, StartOver, documents
-from .fetch import Fetcher, FetchFailed
+from .fetch import Fetcher, FetchFailed, InvalidLink
 from .observer import Observer
+from .snapshot_load import SnapshotLoad
 from .targets import ask_target
 from .tasks import for_each
 
@@ -35,6 +36,7 @@ class PartitionSync:
         fetcher: Fetcher,
         settings: ReaderSettings,
         observer: Observer,
+        snapshots: SnapshotLoad | None = None,
     ) -> None:
         self._copy = copy
         self._partition = partition
@@ -42,6 +44,7 @@ class PartitionSync:
         self._fetcher = fetcher
         self._settings = settings
         self._observer = observer
+        self._snapshots = snapshots
         # Looked through once, for what an earlier run left.
         self._to_ask = True
         self._in_vain: set[str] = set()
@@ -50,10 +53,12 @@ class PartitionSync:
     async def run(self, *, follow: bool = False, until: int | None = None) -> None:
         """Up to what the feed has, for ever with `follow`, or exactly to the ordinal `until`, -1 for nothing.
 
-        Raises FetchFailed and FeedBroken as `documents` does, CopyFailed, and FeedTooShort.
+        Raises FetchFailed and FeedBroken as `documents` does, SnapshotUnusable, CopyFailed, and FeedTooShort.
         """
         started_over = 0
         while True:
+            if self._snapshots is not None:
+                await self._begin(self._snapshots, follow=follow)
             before = self._copy.checkpoint(self._partition)
             try:
                 await self._read(follow=follow, until=until)
@@ -67,6 +72,18 @@ class PartitionSync:
             if started_over:
                 await asyncio.sleep(min(2.0**started_over, START_OVER_WAIT_S_MAX))
             started_over += 1
+
+    async def _begin(self, snapshots: SnapshotLoad, *, follow: bool) -> None:
+        wait_s = self._settings.trouble_s_min
+        while True:
+            try:
+                return await snapshots.begin(self._partition, self._url)
+            except FetchFailed as error:
+                if not follow or isinstance(error, InvalidLink):
+                    raise
+                self._observer.trouble(self._partition, str(error))
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, self._settings.trouble_s_max)
 
     async def _read(self, *, follow: bool, until: int | None) -> None:
         copy, partition = self._copy, self._partition
@@ -117,11 +134,19 @@ class PartitionSync:
                 self._in_vain.discard(event.target)
 
     async def _ask_targets(self) -> None:
-        """Fetch what the feed does not tell, unless its server is one that cannot know more."""
+        """Fetch what the feed does not tell, unless its server is one that cannot know more.
+
+        Such a server may know what was in a snapshot that does not tell which events it holds.
+        """
         checkpoint = self._copy.checkpoint(self._partition)
-        if checkpoint.content_id is None or parse_content_id(checkpoint.content_id) is not None:
+        if checkpoint.content_id is None:
             return
-        wanted = [item for item in self._copy.unresolved(self._partition) if item.target not in self._in_vain]
+        ours = parse_content_id(checkpoint.content_id) is not None
+        wanted = [
+            item
+            for item in self._copy.unresolved(self._partition)
+            if item.target not in self._in_vain and not (ours and item.etag is None)
+        ]
         await for_each(wanted, self._ask, parallel=ASK_PARALLEL)
 
     async def _ask(self, unresolved: Unresolved) -> None:

@@ -143,7 +143,7 @@ def _events(
     url: str, parts: Sequence[tuple[tuple[tuple[str, str], ...], bytes]], origin: str
 ) -> list[FeedEvent]:
     # Whether a path in this document is a path of the feed's own server.
-    at_home = origin_of(url) == origin
+    own = origin_of(url) == origin
     events: list[FeedEvent] = []
     ours: ContentID | None = None
     ordinal: int | None = None
@@ -179,10 +179,10 @@ def _events(
             entry = entry or link_by_relation(others, "self")
         if about is None or event_type is None or not content_id:
             raise _incomplete(url, len(events), about, event_type)
-        if not at_home or about[:1] != "/" or about[:2] == "//":
-            about = _at_home(url, about, origin)
-        if entry is not None and (not at_home or entry[:1] != "/" or entry[:2] == "//"):
-            entry = _at_home(url, entry, origin)
+        if not own or about[:1] != "/" or about[:2] == "//":
+            about = at_home(url, about, origin)
+        if entry is not None and (not own or entry[:1] != "/" or entry[:2] == "//"):
+            entry = at_home(url, entry, origin)
         # The Content-IDs of this project are read once in a document; the others are what must follow.
         if not events:
             ours = parse_content_id(content_id)
@@ -237,7 +237,7 @@ def _read_event_type(url: str, text: str) -> tuple[Method | None, str]:
     return METHODS.get(name) if family.lower() == HTTP_EQUIV else None, text
 
 
-def _at_home(url: str, link: str, origin: str) -> str:
+def at_home(url: str, link: str, origin: str) -> str:
     """`link` of the document at `url` as a path if it is of the server at `origin`, else as a URL."""
     try:
         link = urljoin(url, link)

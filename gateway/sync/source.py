@@ -40,10 +40,14 @@ class PartitionHead(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A source, and its partitions by name; those of a single feed have no head to tell of."""
+    """A source, its partitions by name, and the URL of the log's snapshots, None if it names none.
+
+    The partition of a single feed has no head to tell of.
+    """
 
     source: Source
     partitions: dict[str, PartitionHead]
+    snapshots: str | None = None
 
 
 async def find_source(fetcher: Fetcher, url: str, log: str | None) -> Found:
@@ -74,7 +78,12 @@ async def find_source(fetcher: Fetcher, url: str, log: str | None) -> Found:
     name = str(content.get("log", ""))
     if log is not None and log != name:
         raise NoSource(f"{answer.url} is the document of the log {name}, not of {log}")
-    return Found(Source(answer.url, name), _partitions(answer, content))
+    snapshots = content.get("snapshots")
+    return Found(
+        Source(answer.url, name),
+        _partitions(answer, content),
+        resolve(answer.url, snapshots) if isinstance(snapshots, str) and snapshots else None,
+    )
 
 
 async def _found(fetcher: Fetcher, url: str) -> Answer:

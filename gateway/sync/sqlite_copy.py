@@ -7,39 +7,56 @@ the checkpoint went back with them, so reading goes on from there.
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.core.identity import parse_content_id
-from gateway.core.state import UNKNOWN, UNKNOWN_ETAG, Digest, Entity, Kind, etag_of, term
+from gateway.core.state import UNKNOWN_ETAG, Digest, etag_of
 
-from .copy import Checkpoint, CopyFailed, CopyMismatch, Fetched, Source, Stored, Unresolved
+from .copy import (
+    Begun,
+    Checkpoint,
+    CopyFailed,
+    CopyMismatch,
+    Fetched,
+    PartMismatch,
+    SnapshotName,
+    Source,
+    Stored,
+    Unresolved,
+)
 from .copy_file import open_database
-from .feed import FeedBroken, FeedEvent
-from .fold import STATES, Row, fold, patched_targets
+from .copy_rows import (
+    FEED_COLUMNS,
+    changed_digest,
+    move_rows,
+    read_rows,
+    resolved,
+    save_checkpoint,
+    write_rows,
+)
+from .feed import FeedBroken, FeedEvent, Position
+from .fold import NOT_TOLD, Row, fold, patched_targets
 from .urls import without_user
 
-_KINDS = {text: kind for kind, text in STATES.items()}
-_ENTITY_COLUMNS = "state, content_type, etag, last_modified, ordinal, body, extra_headers, server_etag"
-_FEED_COLUMNS = "url, ordinal, content_id, entry, generation, events, entities, digest"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class SqliteCopy:
-    """See `gateway.sync.copy.Copy`. Raises CopyLocked and CopyMismatch when it is opened."""
+    """See `gateway.sync.copy.EntityCopy`. Raises CopyLocked and CopyMismatch when it is opened."""
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
         self._path = path
         self._lock, self._db = open_database(path, durable=durable)
         self._feeds: dict[str, Checkpoint] = {}
         self._next: dict[str, Checkpoint] = {}
+        self._begun: dict[str, Begun] = {}
         try:
             self._read_checkpoints()
+            self._read_begun()
         except BaseException:
             self.close()
             raise
@@ -47,7 +64,7 @@ class SqliteCopy:
     def _read_checkpoints(self) -> None:
         with self._refusals():
             for table, checkpoints in (("feeds", self._feeds), ("next_feeds", self._next)):
-                query = f"SELECT partition, {_FEED_COLUMNS} FROM {table}"  # noqa: S608 - our own names
+                query = f"SELECT partition, {FEED_COLUMNS} FROM {table}"  # noqa: S608 - our own names
                 for partition, *place, entities, total in self._db.execute(query):
                     if type(entities) is not int or type(total) is not str or not _DIGEST.fullmatch(total):
                         raise CopyMismatch(
@@ -55,6 +72,12 @@ class SqliteCopy:
                             f" is no digest of partition {partition}: delete the copy and make it again"
                         )
                     checkpoints[partition] = Checkpoint._make((*place, Digest(entities, int(total, 16))))
+
+    def _read_begun(self) -> None:
+        with self._refusals():
+            query = "SELECT partition, whole, url, id, digest, started FROM snapshots"
+            for partition, whole, *name in self._db.execute(query):
+                self._begun[partition] = Begun(SnapshotName._make(name), whole=bool(whole))
 
     # What it is of
 
@@ -118,8 +141,8 @@ class SqliteCopy:
         with self._refusals():
             with self._transaction():
                 stored = self._rows(table, partition, patched_targets(events))
-                changed = fold(stored, events, first_ordinal)
-                digest = self._changed_digest(table, partition, before.digest, changed)
+                changed = fold(stored, events, first_ordinal, ask=self._in_time_frame(partition))
+                digest = changed_digest(self._db, table, partition, before.digest, changed)
                 self._write(table, partition, changed)
                 content_id = parse_content_id(last.content_id)
                 after = Checkpoint(
@@ -135,34 +158,15 @@ class SqliteCopy:
             self._set(partition, after)
             self._committed()
 
-    def _changed_digest(self, table: str, partition: str, digest: Digest, changed: dict[str, Row]) -> Digest:
-        etags: dict[str, str | None] = {}
-        if digest.entities:
-            query = (
-                f"SELECT target, etag FROM {table} WHERE partition = ? AND target IN"  # noqa: S608
-                " (SELECT value FROM json_each(?))"
-            )
-            etags = dict(self._db.execute(query, (partition, json.dumps(sorted(changed)))))
-        entities, total = digest
-        for target, row in changed.items():
-            before, after = etags.get(target), row.entity.etag
-            if before:
-                entities -= 1
-                total -= term(target, before)
-            if after:
-                entities += 1
-                total += term(target, after)
-        # One change of nothing brings the sum back into its range.
-        return Digest(entities, total) + Digest()
-
     # Starting over
 
     def start_over(self, partition: str, reason: str) -> None:
         empty = Checkpoint(self._feeds[partition].url, None, None, None, None, 0, Digest())
         with self._refusals(), self._transaction():
-            self._db.execute("DELETE FROM next_entities WHERE partition = ?", (partition,))
+            self._clear_next(partition)
             self._save("next_feeds", partition, empty)
         self._next[partition] = empty
+        self._begun.pop(partition, None)
 
     def complete(self, partition: str) -> None:
         if partition not in self._next:
@@ -170,20 +174,92 @@ class SqliteCopy:
         after = self._next[partition]
         with self._refusals():
             with self._transaction():
-                self._replace_entities(partition)
+                if self._in_time_frame(partition):
+                    # What the feed left as it was is exactly the state that later patches build on.
+                    self._db.execute(
+                        "UPDATE next_entities SET server_etag = NULL WHERE partition = ? AND ordinal = ?",
+                        (partition, NOT_TOLD),
+                    )
+                self._move_entities(partition)
+                self._clear_next(partition)
                 self._save("feeds", partition, after)
-                self._db.execute("DELETE FROM next_feeds WHERE partition = ?", (partition,))
             del self._next[partition]
+            self._begun.pop(partition, None)
             self._feeds[partition] = after
             self._committed()
 
-    def _replace_entities(self, partition: str) -> None:
-        for statement in (
-            "DELETE FROM entities WHERE partition = ?",
-            "INSERT INTO entities SELECT * FROM next_entities WHERE partition = ?",
-            "DELETE FROM next_entities WHERE partition = ?",
-        ):
-            self._db.execute(statement, (partition,))
+    def _clear_next(self, partition: str) -> None:
+        for table in ("next_entities", "next_feeds", "snapshots", "snapshot_parts"):
+            self._db.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))  # noqa: S608
+
+    # Beginning with a snapshot
+
+    def begun(self, partition: str) -> Begun | None:
+        return self._begun.get(partition)
+
+    def begin_snapshot(self, partition: str, snapshot: SnapshotName) -> None:
+        empty = Checkpoint(self._feeds[partition].url, None, None, None, None, 0, Digest())
+        with self._refusals(), self._transaction():
+            self._clear_next(partition)
+            self._save("next_feeds", partition, empty)
+            self._db.execute(
+                "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, 0)",
+                (partition, *snapshot),
+            )
+        self._next[partition] = empty
+        self._begun[partition] = Begun(snapshot, whole=False)
+
+    def taken_parts(self, partition: str) -> set[str]:
+        with self._refusals():
+            query = "SELECT uri FROM snapshot_parts WHERE partition = ?"
+            return {uri for (uri,) in self._db.execute(query, (partition,))}
+
+    def take_part(self, partition: str, uri: str, rows: dict[str, Row], told: Digest | None) -> None:
+        assert partition in self._begun, "a part belongs to the snapshot that was begun"
+        before = self._next[partition]
+        with self._refusals(), self._transaction():
+            digest = changed_digest(self._db, "next_entities", partition, before.digest, rows)
+            if told is not None and digest != before.digest + told:
+                raise PartMismatch(f"{uri} does not add the entities and the digest that its index tells")
+            write_rows(self._db, "next_entities", partition, rows)
+            after = before._replace(digest=digest)
+            self._save("next_feeds", partition, after)
+            self._db.execute("INSERT INTO snapshot_parts VALUES (?, ?)", (partition, uri))
+        self._next[partition] = after
+
+    def end_snapshot(self, partition: str, ordinal: int | None, position: Position | None) -> None:
+        content_id, entry = (None, None) if position is None else position
+        ours = None if content_id is None else parse_content_id(content_id)
+        after = self._next[partition]._replace(
+            ordinal=ordinal,
+            content_id=content_id,
+            entry=entry,
+            generation=None if ours is None else ours.generation,
+            events=0 if ordinal is None else ordinal + 1,
+        )
+        with self._refusals(), self._transaction():
+            self._save("next_feeds", partition, after)
+            self._db.execute("UPDATE snapshots SET whole = 1 WHERE partition = ?", (partition,))
+            self._db.execute("DELETE FROM snapshot_parts WHERE partition = ?", (partition,))
+        self._next[partition] = after
+        self._begun[partition] = self._begun[partition]._replace(whole=True)
+        if self._feeds[partition].content_id is None and not self._in_time_frame(partition):
+            self.complete(partition)
+
+    def drop_snapshot(self, partition: str) -> None:
+        if partition not in self._begun:
+            return
+        if self._feeds[partition].content_id is not None:
+            self.start_over(partition, "")
+            return
+        with self._refusals(), self._transaction():
+            self._clear_next(partition)
+        del self._next[partition], self._begun[partition]
+
+    def _in_time_frame(self, partition: str) -> bool:
+        """Whether the growing state may be newer than the events that come."""
+        begun = self._begun.get(partition)
+        return begun is not None and begun.snapshot.digest is None
 
     # Targets that only their own server can tell
 
@@ -198,11 +274,11 @@ class SqliteCopy:
         with self._refusals():
             with self._transaction():
                 row = self._rows(table, partition, {target})[target]
-                resolved = _resolved(row, fetched)
+                told = resolved(row, fetched)
                 before = self.checkpoint(partition)
-                digest = before.digest.with_change(target, row.entity.etag, resolved.entity.etag)
+                digest = before.digest.with_change(target, row.entity.etag, told.entity.etag)
                 after = before._replace(digest=digest)
-                self._write(table, partition, {target: resolved})
+                self._write(table, partition, {target: told})
                 self._save(self._feed_table(partition), partition, after)
             self._set(partition, after)
             self._committed()
@@ -256,61 +332,24 @@ class SqliteCopy:
     def _rows(self, table: str, partition: str, targets: set[str]) -> dict[str, Row]:
         if not targets:
             return {}
-        query = (
-            f"SELECT target, {_ENTITY_COLUMNS} FROM {table} WHERE partition = ? AND target IN"  # noqa: S608
-            " (SELECT value FROM json_each(?))"
-        )
-        found: dict[str, Row] = {}
-        for (
-            target,
-            state,
-            content_type,
-            etag,
-            last_modified,
-            ordinal,
-            body,
-            extra_headers,
-            server_etag,
-        ) in self._db.execute(query, (partition, json.dumps(sorted(targets)))):
-            kind = _KINDS[state]
-            headers = tuple((name, value) for name, value in json.loads(extra_headers or "[]"))
-            entity, kept = Entity(kind, etag or "", None, b""), None
-            if kind is Kind.PRESENT:
-                whole = self._body(partition, target, body)
-                if whole is None or etag_of(content_type, whole) != etag:
-                    raise CopyFailed(
-                        f"{self._path}: {target} of partition {partition} is not what was copied:"
-                        " delete the copy and make it again"
-                    )
-                entity = Entity(kind, etag, content_type, whole, headers)
-            elif kind is Kind.UNKNOWN:
-                entity = UNKNOWN
-                if body is not None:
-                    kept = Entity(Kind.PRESENT, etag_of(content_type, body), content_type, body, headers)
-            found[target] = Row(entity, ordinal, last_modified, server_etag, kept)
-        return found
+        try:
+            return read_rows(
+                self._db, table, partition, targets, lambda target, body: self._body(partition, target, body)
+            )
+        except CopyFailed as error:
+            raise CopyFailed(f"{self._path}: {error}") from None
 
     def _write(self, table: str, partition: str, rows: dict[str, Row]) -> None:
-        self._db.executemany(
-            f"INSERT INTO {table} (partition, target, {_ENTITY_COLUMNS})"  # noqa: S608
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (partition, target) DO UPDATE SET"
-            " state = excluded.state, content_type = excluded.content_type, etag = excluded.etag,"
-            " last_modified = excluded.last_modified, ordinal = excluded.ordinal, body = excluded.body,"
-            " extra_headers = excluded.extra_headers, server_etag = excluded.server_etag",
-            # In the order of the index, which saves a tenth.
-            [_parameters(partition, target, row) for target, row in sorted(rows.items())],
-        )
+        write_rows(self._db, table, partition, rows)
         if table == "entities":
             self._changed(partition, list(rows))
 
     def _save(self, table: str, partition: str, checkpoint: Checkpoint) -> None:
-        updated = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        *place, digest = checkpoint
-        self._db.execute(
-            f"INSERT OR REPLACE INTO {table} (partition, {_FEED_COLUMNS}, updated)"  # noqa: S608
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (partition, *place, digest.entities, digest.hex(), updated),
-        )
+        save_checkpoint(self._db, table, partition, checkpoint)
+
+    def _move_entities(self, partition: str) -> None:
+        """Called within the transaction that puts the second state in the place of the first."""
+        move_rows(self._db, partition)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -329,34 +368,6 @@ class SqliteCopy:
             yield
         except (sqlite3.Error, OSError) as error:
             raise CopyFailed(f"{self._path}: {error}") from error
-
-
-def _resolved(row: Row, fetched: Fetched | None) -> Row:
-    if fetched is None:
-        assert row.kept is not None, "an ETag that was asked with has its representation"
-        return row._replace(entity=row.kept, kept=None)
-    if fetched.gone:
-        return Row(Entity(Kind.DELETED, "", None, b""), row.ordinal, row.last_modified)
-    content_type, body = fetched.content_type, fetched.body
-    entity = Entity(Kind.PRESENT, etag_of(content_type, body), content_type, body, fetched.extra_headers)
-    return Row(entity, row.ordinal, fetched.last_modified or row.last_modified, fetched.etag or "")
-
-
-def _parameters(partition: str, target: str, row: Row) -> tuple[object, ...]:
-    entity = row.entity
-    told = entity if row.kept is None else row.kept
-    return (
-        partition,
-        target,
-        STATES[entity.kind],
-        told.content_type,
-        entity.etag or None,
-        row.last_modified,
-        row.ordinal,
-        told.body if told.kind is Kind.PRESENT else None,
-        json.dumps(told.extra_headers) if told.extra_headers else None,
-        row.server_etag,
-    )
 
 
 def _named(log: str) -> str:

@@ -6,6 +6,8 @@ await synchronize("http://localhost:8080/", "events.sqlite")
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +21,8 @@ from .feed import ReaderSettings
 from .fetch import Fetcher, FetchFailed, enter
 from .observer import Observer
 from .partition import FeedTooShort, PartitionSync
+from .snapshot import SnapshotPlace
+from .snapshot_load import SnapshotLoad, SnapshotUse
 from .source import Found, PartitionHead, find_source, read_log
 from .sqlite_copy import SqliteCopy
 from .tasks import for_each
@@ -44,7 +48,8 @@ class SyncSettings:
 class Summary(NamedTuple):
     """What a copy holds at the end: the checkpoint of each partition.
 
-    `verdict` is None unless it was asked for; `stopped` says that the end was not reached.
+    `verdict` is None unless it was asked for; `stopped` says that the end was not reached; `snapshot` is the
+    one that partitions began with in this run.
     """
 
     url: str
@@ -52,6 +57,7 @@ class Summary(NamedTuple):
     partitions: dict[str, Checkpoint]
     verdict: Verdict | None
     stopped: bool
+    snapshot: SnapshotUse | None = None
 
     @property
     def digest(self) -> Digest:
@@ -67,6 +73,8 @@ async def synchronize(
     follow: bool = False,
     verify: bool = False,
     moved: bool = False,
+    snapshot: str | None = None,
+    snapshots: bool = True,
     stop: asyncio.Event | None = None,
     settings: SyncSettings | None = None,
     observer: Observer | None = None,
@@ -74,19 +82,21 @@ async def synchronize(
     """Bring a copy up to what the feeds at `url` hold when it gets there; with `follow`, go on until `stop`.
 
     `url` is a gateway, where `log` chooses among several logs, a log document, or a feed document of any
-    server. With `verify` the copy is brought exactly to the position of the log document, and compared with
-    its digests, before it goes on. It may be stopped or cancelled at any moment: the copy stands behind the
-    last document that it took. With `follow`, trouble that may pass is waited for. User info in `url` is sent
-    to its server (RFC 7617), and stands neither in the copy nor in what is told.
+    server. A partition that stands at nothing, or has to start over, begins with the newest snapshot of the
+    log, or with the one whose index is at the URL `snapshot`. Without `snapshots` it reads its feed from the
+    beginning, as lines always do. With `verify` the copy is brought exactly to the position of the log
+    document, and compared with its digests, before it goes on. It may be stopped or cancelled at any moment:
+    the copy stands behind the last document that it took. With `follow`, trouble that may pass is waited for.
+    User info in a URL is sent to its server (RFC 7617), and stands neither in the copy nor in what is told.
 
-    Raises NoSource, FetchFailed, FeedBroken, StartOver if that cannot be done, InvalidSetting, CopyLocked,
-    CopyMismatch, CopyFailed, and NotVerifiable.
+    Raises NoSource, FetchFailed, FeedBroken, StartOver if that cannot be done, SnapshotUnusable,
+    InvalidSetting, CopyLocked, CopyMismatch, CopyFailed, and NotVerifiable.
     """
     open_copy = copy_at(destination) if isinstance(destination, str | Path) else destination
     settings = settings or SyncSettings()
     url, fetch_settings = enter(url, settings.reader.fetch)
     settings = replace(settings, reader=replace(settings.reader, fetch=fetch_settings))
-    run = _Run(url, open_copy, settings, observer or Observer())
+    run = _Run(url, open_copy, settings, observer or Observer(), snapshot, snapshots=snapshots)
     work = asyncio.ensure_future(run.work(log, follow=follow, verify=verify, moved=moved))
     stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())
     try:
@@ -103,16 +113,29 @@ async def synchronize(
 class _Run:
     """One run: what is known so far of its source and its copy."""
 
-    def __init__(self, url: str, open_copy: OpenCopy, settings: SyncSettings, observer: Observer) -> None:
+    def __init__(
+        self,
+        url: str,
+        open_copy: OpenCopy,
+        settings: SyncSettings,
+        observer: Observer,
+        snapshot: str | None,
+        *,
+        snapshots: bool,
+    ) -> None:
         self._source = Source(url, None)
         self._open_copy = open_copy
         self._settings = settings
         self._observer = observer
         self._checkpoints: dict[str, Checkpoint] = {}
         self._verdict: Verdict | None = None
+        self._snapshot = snapshot
+        self._snapshots = snapshots
+        self._load: SnapshotLoad | None = None
 
     def summary(self, *, stopped: bool) -> Summary:
-        return Summary(*self._source, self._checkpoints, self._verdict, stopped)
+        used = None if self._load is None else self._load.used
+        return Summary(*self._source, self._checkpoints, self._verdict, stopped, used)
 
     async def work(self, log: str | None, *, follow: bool, verify: bool, moved: bool) -> None:
         async with Fetcher(self._settings.reader.fetch) as fetcher:
@@ -122,13 +145,32 @@ class _Run:
             try:
                 copy.bind(found.source, moved=moved)
                 try:
-                    await self._read(
-                        _Sync(copy, found, fetcher, self._settings, self._observer), follow, verify
-                    )
+                    async with self._loading(copy, found, fetcher) as load:
+                        self._load = load
+                        sync = _Sync(copy, found, fetcher, self._settings, self._observer, load)
+                        await self._read(sync, follow, verify)
                 finally:
                     self._checkpoints = {name: copy.checkpoint(name) for name in copy.partitions()}
             finally:
                 copy.close()
+
+    @asynccontextmanager
+    async def _loading(
+        self, copy: Copy, found: Found, fetcher: Fetcher
+    ) -> AsyncIterator[SnapshotLoad | None]:
+        """What begins partitions of the copy with a snapshot; None where lines tell each event."""
+        if not isinstance(copy, SqliteCopy):
+            yield None
+            return
+        reader, named, place = self._settings.reader, self._snapshot, None
+        # A server that was named may be another one, with a login of its own.
+        named, fetch_settings = (None, reader.fetch) if named is None else enter(named, reader.fetch)
+        async with Fetcher(fetch_settings) as snapshots:
+            if self._snapshots:
+                place = SnapshotPlace(snapshots, reader, collection=found.snapshots, named=named)
+            yield SnapshotLoad(
+                copy, place, log=found.source.log, fetcher=fetcher, settings=reader, observer=self._observer
+            )
 
     async def _read(self, sync: _Sync, follow: bool, verify: bool) -> None:
         if verify:
@@ -157,13 +199,20 @@ class _Sync:
     """All partitions of one source."""
 
     def __init__(
-        self, copy: Copy, found: Found, fetcher: Fetcher, settings: SyncSettings, observer: Observer
+        self,
+        copy: Copy,
+        found: Found,
+        fetcher: Fetcher,
+        settings: SyncSettings,
+        observer: Observer,
+        snapshots: SnapshotLoad | None,
     ) -> None:
         self._copy = copy
         self._source = found.source
         self._fetcher = fetcher
         self._settings = settings
         self._observer = observer
+        self._snapshots = snapshots
         self._partitions: dict[str, PartitionSync] = {}
         self._heads = found.partitions
         self._add(found.partitions)
@@ -180,6 +229,7 @@ class _Sync:
                     fetcher=self._fetcher,
                     settings=self._settings.reader,
                     observer=self._observer,
+                    snapshots=self._snapshots,
                 )
                 self._partitions[partition] = sync
                 added.append(sync)

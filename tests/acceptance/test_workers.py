@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.core.snapshots import INDEX
+from gateway.storage.snapshots import remove_snapshot
 from tests import servers
 from tests.acceptance.support import (
     WAIT_S,
@@ -32,6 +34,7 @@ from tests.acceptance.support import (
     until_ready,
     wes,
 )
+from tests.snapshot_folder import add_snapshot_of
 
 # Each test starts processes and ends some of them by force.
 pytestmark = pytest.mark.slow
@@ -189,6 +192,41 @@ def test_every_process_gives_the_same_answer(server, method, path, headers):
         one, *others = [each.ask(method, path, headers=headers) for each in connections.values()]
     for other in others:
         assert (other.status, other.undated, other.body) == (one.status, one.undated, one.body)
+
+
+def test_every_process_serves_snapshots_from_their_folder_and_keeps_them_while_it_does(tmp_path):
+    id_ = "2026-01-01T00:00:00.000Z"
+    gateway = workers_gateway(tmp_path / "data")
+    with running(gateway) as server:
+        fill(server, 3)
+        with to_each(server) as connections:
+            for connection in connections.values():
+                assert connection.ask("GET", "/snapshots/events/latest").status == 404
+            index = add_snapshot_of(server.data, "events", id_)
+            for path in ("", "/latest", f"/{id_}", f"/{id_}/0", f"/{id_}/1", "/none"):
+                one, *others = [each.ask("GET", f"/snapshots/events{path}") for each in connections.values()]
+                assert one.status == (404 if path in (f"/{id_}/1", "/none") else 200)
+                for other in others:
+                    assert (other.status, other.undated, other.body) == (one.status, one.undated, one.body)
+            folder = server.data / "snapshots" / "events" / id_
+            assert all(str(folder / INDEX) in open_files(pid) for pid in connections)
+            assert connections.popitem()[1].ask("GET", index.parts[0].uri).body == (folder / "0").read_bytes()
+            assert not remove_snapshot(folder)
+    assert remove_snapshot(folder)
+
+
+def test_snapshots_can_be_in_another_folder(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    with running(workers_gateway(tmp_path / "data", "--snapshots", str(elsewhere))) as server:
+        fill(server, 3)
+        index = add_snapshot_of(server.data, "events", "2026-01-01T00:00:00.000Z")
+        with to_each(server) as connections:
+            for connection in connections.values():
+                assert connection.ask("GET", "/snapshots/events/latest").status == 404
+            (server.data / "snapshots").rename(elsewhere)
+            for connection in connections.values():
+                answer = connection.ask("GET", "/snapshots/events/latest")
+                assert (answer.status, answer.body) == (200, index.to_json())
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])

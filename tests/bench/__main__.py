@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "ingest": ingest.ingest,
     "put": publishing.put,
     "sync": syncing.sync,
+    "sync-from-snapshot": syncing.from_snapshot,
     "scale": scale.scale,
 }
 

@@ -1,18 +1,23 @@
-"""Sync: a feed read to nothing and to SQLite, against the bare cost of getting and splitting its pages."""
+"""Sync: to nothing and to SQLite, against the bare cost of the same pages; and from a snapshot."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from tests.bench.result import Result, paired
 from tests.bench.tools import LOAD_CORE, on_core, serving, write_feed
 
 EVENTS, MANY = 100_000, 1_000_000
 ROUNDS = 5
+VERSIONS, VERSIONED = 10, 50_000
+VERSIONED_ROUNDS = 3
 
 
 def sync(folder: Path) -> Iterator[Result]:
@@ -41,6 +46,40 @@ def sync(folder: Path) -> Iterator[Result]:
     )
 
 
+def from_snapshot(folder: Path) -> Iterator[Result]:
+    """A copy of targets with ten versions each: from their snapshot, against a replay of their feed."""
+    data = folder / "data"
+    write_feed(data, VERSIONS * VERSIONED, targets=VERSIONED)
+    _wes("snapshot", "build", "--from", str(data))
+    index = json.loads(next((data / "snapshots" / "events").glob("*/index.json")).read_bytes())
+    with serving(data, ready=False) as server:
+        seconds: dict[str, list[float]] = {"": [], "--no-snapshot": []}
+        for number in range(VERSIONED_ROUNDS):
+            for option, taken in seconds.items():
+                copy = str(folder / f"copy{option}-{number}.sqlite")
+                with on_core(LOAD_CORE):
+                    summary = _wes("sync", server.http, copy, *filter(None, (option,)))
+                assert (summary["digest"], summary["entities"]) == (index["digest"], VERSIONED), summary
+                taken.append(summary["seconds"])
+        with urllib.request.urlopen(f"{server.http}/feeds/events/0/latest") as response:
+            latest_bytes = len(response.read())
+    pages = data / "feeds" / "events" / "0" / "pages"
+    replayed = sum(page.stat().st_size for page in pages.iterdir())
+    taken_bytes = sum(part["size"] for part in index["parts"]) + latest_bytes
+    ours, replay = seconds.values()
+    ratio = median(other / mine for mine, other in zip(ours, replay, strict=True))
+    yield Result("sync from a snapshot, time", median(ours), median(replay), "replay", "s", 5.0, ratio)
+    megabytes = taken_bytes / 1e6, replayed / 1e6
+    yield Result("sync from a snapshot, bytes", *megabytes, "replay", "MB", 5.0, megabytes[1] / megabytes[0])
+
+
+def _wes(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "gateway", *arguments, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
 def _run(module: str, *arguments: str) -> list[float]:
     with on_core(LOAD_CORE):
         command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
@@ -49,9 +88,7 @@ def _run(module: str, *arguments: str) -> list[float]:
 
 
 def _to_sqlite(url: str, destination: Path) -> float:
-    command = [sys.executable, "-m", "gateway", "sync", url, str(destination), "--json"]
     with on_core(LOAD_CORE):
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    summary = json.loads(done.stdout.splitlines()[-1])
+        summary = _wes("sync", url, str(destination))
     assert summary["events"] == EVENTS, summary
     return float(summary["events"] / summary["seconds"])

@@ -101,14 +101,20 @@ def sample_event(number: int, *, targets: int = 100_000, body_bytes: int = 357) 
 
 
 def write_feed(
-    data: Path, events: int, *, log: str = "events", events_max: int = 1_000, bytes_max: int = 1 << 18
+    data: Path,
+    events: int,
+    *,
+    log: str = "events",
+    events_max: int = 1_000,
+    bytes_max: int = 1 << 18,
+    targets: int = 100_000,
 ) -> None:
     """Write a feed of that many events straight into a data folder, as if it had come from a log."""
     settings = FeedSettings(FeedName("localhost", log, "0"), events_max, bytes_max)
     store = FeedStore(feed_folder(data, log, "0"), settings)
     paginator = Paginator(settings)
     for number in range(events):
-        paginator.add(sample_event(number), f"{number:020d}")
+        paginator.add(sample_event(number, targets=targets), f"{number:020d}")
         if number % 50_000 == 49_999 or number == events - 1:
             store.append(paginator.take())
     store.close()

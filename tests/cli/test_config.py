@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.cli import main
@@ -32,6 +34,13 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
     assert config.authority == "variable.example.org"
     assert str(config.data) == "from-file"
     assert config.logs[0].partitions == 3
+
+
+def test_snapshots_are_in_the_data_folder_unless_another_is_named(tmp_path):
+    assert loaded(tmp_path, 'data = "here"').snapshots == Path("here/snapshots")
+    assert loaded(tmp_path, 'data = "here"\nsnapshots = "there"').snapshots == Path("there")
+    assert loaded(tmp_path, "", {"WES_SNAPSHOTS": "/mnt/shared"}).snapshots == Path("/mnt/shared")
+    assert 'snapshots = "here/snapshots"\n' in loaded(tmp_path, "", data="here").as_toml()
 
 
 def test_each_log_has_its_own_table_and_falls_back_to_the_top(tmp_path):

@@ -188,3 +188,21 @@ def _with(**fields):
 def test_an_index_that_is_none_is_refused(document):
     with pytest.raises(DecodeError):
         read_index(document)
+
+
+@pytest.mark.parametrize(
+    ("links", "entry"),
+    [
+        (['</e/1>; rel="via"'], "/e/1"),
+        (["<http://other.example.org/e/1>;rel=via"], "http://other.example.org/e/1"),
+        (['</a>; rel="about", </e/1>; rel="via"'], "/e/1"),
+        (['</a>; rel="about"', '</e/1>; rel="via"', '</e/2>; rel="via"'], "/e/1"),
+        (['</a>; rel="about"'], None),
+    ],
+)
+def test_the_event_of_an_entity_is_found_however_its_link_is_written(links, entry):
+    lines = "".join(f"link: {link}\r\n" for link in links)
+    document = f"--b\r\ncontent-location: /t\r\n{lines}etag: W/1\r\nX-More: y\r\n\r\n1\r\n--b--\r\n"
+    (found,) = read_part("b", document.encode())
+    assert (found.target, found.entry, found.validator) == ("/t", entry, "W/1")
+    assert found.entity.extra_headers == (("X-More", "y"),)

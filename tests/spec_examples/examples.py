@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 FOLDER = Path(__file__).parents[2] / "spec-examples"
 TIMEOUT_S = 30
 
-_MARK = re.compile(r"=== (request|response)(?: ([a-z]+))?")
+_MARK = re.compile(r"=== (?:(request|response)(?: ([a-z]+))?|(snapshot) ([0-9TZ.:-]+))")
 _PLACEHOLDER = re.compile(r"\{(\*|[a-z][a-z0-9_]*\*?)\}")
 _SETTING = re.compile(r"# (gateway|environment): (.+)")
 # In a line a value ends before these, unless its name ends in '*'.
@@ -34,7 +35,7 @@ class Mismatch(AssertionError):
 
 @dataclass
 class Message:
-    """A request or a response as written, its lines without their ends."""
+    """A request or a response as written, its lines without their ends; or a snapshot, `label` is its id."""
 
     kind: str
     label: str
@@ -71,10 +72,10 @@ def read(path: Path) -> Example:
         mark = _MARK.fullmatch(line)
         if mark is not None:
             block = []
-            message = Message(mark[1], mark[2] or "", number, "", [], block)
+            message = Message(mark[1] or mark[3], mark[2] or mark[4] or "", number, "", [], block)
             example.messages.append(message)
         elif line.startswith("==="):
-            raise ExampleError(f"{path.name}:{number}: {line!r} is neither request nor response")
+            raise ExampleError(f"{path.name}:{number}: {line!r} is neither request, response nor snapshot")
         elif block is not None:
             block.append(line)
         elif (setting := _SETTING.fullmatch(line)) is not None:
@@ -91,10 +92,10 @@ def read(path: Path) -> Example:
     return example
 
 
-def replay(example: Example, base_url: str) -> int:
+def replay(example: Example, base_url: str, make_snapshot: Callable[[str], object] | None = None) -> int:
     """Send every request and compare every response; the number of responses that were compared.
 
-    Raises Mismatch, which names the file, the line and the difference.
+    `make_snapshot` makes one of that id. Raises Mismatch, which names the file, the line and the difference.
     """
     host = urlsplit(base_url).netloc
     values = {"host": host}
@@ -103,7 +104,11 @@ def replay(example: Example, base_url: str) -> int:
     try:
         for message in example.messages:
             where = f"{example.path.name}:{message.line}"
-            if message.kind == "request":
+            if message.kind == "snapshot":
+                if make_snapshot is None:
+                    raise ExampleError(f"{where}: no snapshot can be made here")
+                make_snapshot(message.label)
+            elif message.kind == "request":
                 method = message.start.partition(" ")[0]
                 waiting[message.label] = _send(host, _request(message, values, where)), method
             else:
@@ -124,6 +129,10 @@ def _split(path: Path, message: Message) -> None:
         block.pop()
     if block and block[-1] == "":
         block.pop()
+    if message.kind == "snapshot":
+        if block:
+            raise ExampleError(f"{path.name}:{message.line}: text behind a snapshot")
+        return
     if not block:
         raise ExampleError(f"{path.name}:{message.line}: an empty message")
     empty = block.index("") if "" in block else len(block)
@@ -134,11 +143,12 @@ def _split(path: Path, message: Message) -> None:
 def _check_order(example: Example) -> None:
     name = example.path.name
     open_labels: set[str] = set()
-    for message in example.messages:
+    exchanged = [message for message in example.messages if message.kind != "snapshot"]
+    for message in exchanged:
         if (message.kind == "request") == (message.label in open_labels):
             raise ExampleError(f"{name}:{message.line}: {message.kind} is out of order")
         open_labels ^= {message.label}
-    if open_labels or not example.messages:
+    if open_labels or not exchanged:
         raise ExampleError(f"{name}: a request has no response, or there is none at all")
 
 

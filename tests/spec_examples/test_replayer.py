@@ -144,6 +144,9 @@ def test_an_exchange_can_take_place_while_another_waits(tmp_path):
         "# Title\n\n=== requests\nGET / HTTP/1.1\n",
         "# Title\n\n=== request\n\n=== response\nHTTP/1.1 200 OK\n",
         "# Title\n",
+        "# Title\n\n=== snapshot 2026-01-01T00:00:00.000Z\n",
+        "# Title\n\n=== snapshot\n\n=== request\nGET / HTTP/1.1\n\n=== response\nHTTP/1.1 200 OK\n",
+        "# Title\n\n=== snapshot 2026\ntext\n=== request\nGET / HTTP/1.1\n\n=== response\nHTTP/1.1 200 OK\n",
     ],
 )
 def test_a_file_out_of_format_is_refused(text, tmp_path):
@@ -151,6 +154,19 @@ def test_a_file_out_of_format_is_refused(text, tmp_path):
     path.write_text(text)
     with pytest.raises(ExampleError, match=r"example\.http"):
         read(path)
+
+
+def test_a_snapshot_is_made_between_the_exchanges_where_it_stands(tmp_path):
+    exchange = "\n=== request\nGET / HTTP/1.1\n\n=== response\nHTTP/1.1 204 No Content\n"
+    path = tmp_path / "example.http"
+    path.write_text(f"# Snapshots\n{exchange}\n=== snapshot 2026-01-01T00:00:00.000Z\n{exchange}")
+    server = Server(b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n")
+    made = []
+    try:
+        assert replay(read(path), server.url, lambda id_: made.append((id_, len(server.requests)))) == 2
+    finally:
+        server.close()
+    assert made == [("2026-01-01T00:00:00.000Z", 1)]
 
 
 def test_a_placeholder_in_a_request_needs_a_value(tmp_path):

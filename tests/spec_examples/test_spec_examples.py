@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.snapshot_folder import add_snapshot_of
 from tests.spec_examples.examples import FOLDER, Mismatch, files, read, replay
 
 INDEX = FOLDER / "README.md"
@@ -13,7 +14,7 @@ INDEX = FOLDER / "README.md"
 def test_the_gateway_answers_as_in_the_example(path, start_gateway):
     example = read(path)
     gateway = start_gateway(*example.options, **example.environment)
-    compared = replay(example, gateway.http)
+    compared = replay(example, gateway.http, lambda id_: add_snapshot_of(gateway.data, "events", id_))
     # Counted in another way than the reader does, so that it cannot leave out an exchange.
     assert compared == len(re.findall("^=== response", path.read_text(), re.MULTILINE)) > 0
 
