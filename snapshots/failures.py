@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from gateway.core.errors import GatewayError
@@ -57,7 +58,7 @@ def said_clearly(output: Path) -> Iterator[None]:
         if error.errno in _DISK_FULL_ERRORS:
             raise DiskFull(_full(output, error.strerror or str(error))) from error
         raise
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         text = str(error)
         if full := _DISK_FULL.search(text):
             raise DiskFull(_full(output, full[0])) from error

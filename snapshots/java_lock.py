@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from .lock import RunUnderWay
@@ -37,4 +38,6 @@ def java_locked(spark: SparkSession, folder: Path) -> Iterator[None]:
             time.sleep(_RETRY_S)
         yield
     finally:
-        file.close()
+        # When Java has died in between, its lock is gone too.
+        with suppress(Py4JError, OSError):
+            file.close()

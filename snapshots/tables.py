@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from delta.tables import DeltaTable as Table
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -188,11 +189,13 @@ def configured(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]
     try:
         yield
     finally:
-        for name, value_before in before.items():
-            if value_before is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value_before)
+        # When Java has died in between, its settings are gone too.
+        with suppress(Py4JError, OSError):
+            for name, value_before in before.items():
+                if value_before is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, value_before)
 
 
 class Folders:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -243,10 +244,14 @@ def wait_until(condition, process, wait_s=RUN_S_MAX):
 
 def java_of(pid):
     """The Java that process `pid` has started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = set()
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        children += (thread / "children").read_text().split()
-    return {int(child) for child in children if Path(f"/proc/{child}/comm").read_text().strip() == "java"}
+        # Threads and processes may end while they are looked at.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in (thread / "children").read_text().split():
+                if Path(f"/proc/{child}/comm").read_text().strip() == "java":
+                    found.add(int(child))
+    return found
 
 
 @pytest.mark.slow
