@@ -128,41 +128,28 @@ def test_the_job_runs_on_a_cluster_also_when_an_executor_is_killed(tmp_path):
     home.mkdir()
     data, output = tmp_path / "data", tmp_path / "snapshots"
     before = _executors()
+    environment = os.environ | {
+        "PYSPARK_PYTHON": str(_python_without_the_project(tmp_path / "python")),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     with Written(data, events_max=500) as feed, cluster(home) as master:
-        command = ("snapshot", "build", "--from", str(data), "--output", str(output), "--json")
-        environment = os.environ | {
-            "PYSPARK_PYTHON": str(_python_without_the_project(tmp_path / "python")),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-
-        def start() -> subprocess.Popen[str]:
-            return subprocess.Popen(
-                [sys.executable, "-m", "gateway", *command, "--master", master],
+        feed.add(*(_event(number) for number in range(EVENTS)))
+        options = ("--from", str(data), "--output", str(output), "--master", master, "--json")
+        with (tmp_path / "driver.log").open("wb") as log:
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "gateway", "snapshot", "build", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=(tmp_path / "driver.log").open("ab"),
+                stderr=log,
                 text=True,
                 env=environment,
             )
-
-        def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-            printed, _ = process.communicate(timeout=240)
-            assert process.returncode == 0, printed + (tmp_path / "driver.log").read_text()[-5_000:]
-            told: dict[str, Any] = json.loads(printed.splitlines()[-1])
-            return told
-
-        feed.add(*(_event(number) for number in range(EVENTS)))
-        told = finish(start())
-        digest = _digest(feed.events)
-        assert (told["entities"], told["digest"]) == (digest.entities, digest.hex())
-
-        feed.add(*(_event(number) for number in range(EVENTS, 2 * EVENTS)))
-        driver = start()
-        status = output / "events" / "status.json"
-        until(lambda: '"fold"' in status.read_text(), within_s=120)
-        victims = _executors() - before
-        os.kill(victims.pop(), signal.SIGKILL)
-        told = finish(driver)
+        with driver:
+            status = output / "events" / "status.json"
+            until(lambda: status.exists() and '"fold"' in status.read_text(), within_s=180)
+            os.kill((_executors() - before).pop(), signal.SIGKILL)
+            printed, _ = driver.communicate(timeout=240)
+        assert driver.returncode == 0, printed + (tmp_path / "driver.log").read_text()[-5_000:]
+        told = json.loads(printed.splitlines()[-1])
         digest = _digest(feed.events)
         assert (told["entities"], told["digest"]) == (digest.entities, digest.hex())
