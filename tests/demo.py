@@ -42,13 +42,13 @@ def main() -> int:
         while events(http) < expected:
             time.sleep(0.05)
     say("Publishing one more with PUT, and walking all feeds: wes check")
-    show_one_more(http)
+    show_one_more(http, "/products/1", b'{"name":"foo"}')
     subprocess.run([*WES, "check", http], check=True)
     say("Making a snapshot of what the events add up to, with Spark: wes snapshot build")
     snapshot = last_line("snapshot", "build", "--from", http, "--output", str(data / "snapshots"))
     print(f"snapshot {snapshot['snapshot']}: {snapshot['entities']:,} entities, digest {snapshot['digest']}")
     say("Copying the snapshot, and from the feed what came after it: wes sync --verify")
-    show_one_more(http)
+    show_one_more(http, "/products/3", b'{"name":"bar"}')
     (data / "demo.sqlite").unlink(missing_ok=True)
     copy = last_line("sync", http, str(data / "demo.sqlite"), "--verify")
     told = log_document(http)
@@ -157,16 +157,16 @@ def count_lines(path: Path) -> int:
     return zcat.stdout.count(b"\n")
 
 
-def show_one_more(http: str) -> None:
+def show_one_more(http: str, target: str, body: bytes) -> None:
     request = urllib.request.Request(
-        f"{http}/products/1",
-        data=b'{"name":"foo"}',
+        http + target,
+        data=body,
         method="PUT",
         headers={"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=30) as response:
         entry = response.headers["Location"]
-        print(f"PUT /products/1 is event {response.headers['Content-ID']} at {entry}")
+        print(f"PUT {target} is event {response.headers['Content-ID']} at {entry}")
     with urllib.request.urlopen(http + entry, timeout=30) as response:
         print(f"{entry} leads to {response.url.removeprefix(http)}")
 
