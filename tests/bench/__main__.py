@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import http_reads, ingest, publishing, scale, syncing
+from tests.bench import http_reads, ingest, publishing, scale, snapshots, syncing
 from tests.bench.result import Result
 
 Benchmark = Callable[[Path], Iterator[Result]]
@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sync": syncing.sync,
     "sync-from-snapshot": syncing.from_snapshot,
     "scale": scale.scale,
+    "snapshots": snapshots.snapshots,
 }
 
 

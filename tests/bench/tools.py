@@ -108,12 +108,16 @@ def write_feed(
     events_max: int = 1_000,
     bytes_max: int = 1 << 18,
     targets: int = 100_000,
+    start: int = 0,
 ) -> None:
-    """Write a feed of that many events straight into a data folder, as if it had come from a log."""
+    """Write a feed of that many events straight into a data folder, as if it had come from a log.
+
+    With `start`, it has that many already.
+    """
     settings = FeedSettings(FeedName("localhost", log, "0"), events_max, bytes_max)
     store = FeedStore(feed_folder(data, log, "0"), settings)
-    paginator = Paginator(settings)
-    for number in range(events):
+    paginator = Paginator(settings, store.head.page, store.head.data)
+    for number in range(start, events):
         paginator.add(sample_event(number, targets=targets), f"{number:020d}")
         if number % 50_000 == 49_999 or number == events - 1:
             store.append(paginator.take())
