@@ -16,10 +16,12 @@ each table's last commit what it covers, and goes on from there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,7 +30,7 @@ from gateway.core.state import Digest
 
 from .beginning import Beginning, TableFolders, begin, start_after, table_name
 from .buckets import Layout, where_behind
-from .counts import NewEvents, count_events
+from .counts import NewEvents, count_events, targets_of
 from .export import Export, export_parts, plan_export
 from .failures import DigestDiffers, said_clearly
 from .java_lock import java_locked
@@ -49,7 +51,9 @@ VACUUM_HOURS = 168.0
 STAGES = ("vector", "events", "count", "fold", "sum", "parts", "publish", "tidy")
 """What a run is at, in this order; those without work are left out."""
 
-_ARROW = {
+_CONF = {
+    # All plans here are small, or say how they are to be cut.
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     # Or a batch with large bodies would take gigabytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
@@ -103,7 +107,9 @@ def build(
         said_clearly(settings.output),
         RunLock(folder),
         java_locked(spark, folder),
-        configured(spark, _ARROW),
+        configured(
+            spark, _CONF | {"spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism)}
+        ),
     ):
         return _Run(spark, place, settings, observer, now_ms, folder).make()
 
@@ -160,12 +166,7 @@ class _Run:
             _compare(Digest(), vector)
             return Staging(self._folder, started).publish([], Layout({}), (), {}, self._now_ms)
         events = self._append(beginning, vector)
-        new, layout = self._count(beginning, events)
-        state = beginning.state
-        if state is None or state.points != events.points:
-            self._observer.stage("fold")
-            fold = Fold(events, state, new.to_fold, layout)
-            state = fold_state(tables, fold, self._parallelism)
+        new, state = self._fold(beginning, events)
         self._observer.stage("sum")
         rows = tables.read(STATE, state.version)
         export = plan_export(rows, Layout(state.buckets), new.touched, beginning.before)
@@ -199,13 +200,13 @@ class _Run:
         )
         return beginning.tables.append_events(rows, events, vector.points)
 
-    def _count(self, beginning: Beginning, events: Covered) -> tuple[NewEvents, Layout]:
-        """Count the events that the table `state` or the snapshot before lacks; tells how to lay rows out."""
-        self._observer.stage("count")
+    def _fold(self, beginning: Beginning, events: Covered) -> tuple[NewEvents, Covered]:
+        """Bring the table `state` up to `events`."""
         tables, state, before = beginning.tables, beginning.state, beginning.before
-        folded = {} if state is None else state.ends
-        exported = folded
+        self._observer.stage("count")
+        folded = exported = {} if state is None else state.ends
         known = {} if state is None else dict(state.buckets)
+        entities = None
         if before is not None:
             exported = {feed.partition: feed.last + 1 for feed in before.index.feeds}
             # What grew over a limit in the run before is laid out anew when it is written anyway.
@@ -214,12 +215,19 @@ class _Run:
                 for name, count in before.layout.buckets.items()
                 if events.ends[name] > folded.get(name, 0)
             }
+            if exported == folded:
+                entities = {bucket: stored.part.count for bucket, stored in before.parts.items()}
         changed = [name for name, end in events.ends.items() if end > exported.get(name, 0)]
         rows = tables.read(EVENTS, events.version).where(where_behind(exported, changed))
-        try:
-            return count_events(rows, Layout(known), folded, events.ends)
-        except ValueError as error:
-            raise TablesDamaged(tables.path(EVENTS), str(error)) from error
+        with _kept(targets_of(rows, folded)) as targets:
+            try:
+                new, layout = count_events(targets, Layout(known), folded, events.ends)
+            except ValueError as error:
+                raise TablesDamaged(tables.path(EVENTS), str(error)) from error
+            if state is None or state.points != events.points:
+                self._observer.stage("fold")
+                state = fold_state(tables, Fold(events, state, new, layout, entities), self._parallelism)
+        return new, state
 
     def _export(
         self, vector: Vector, started: int, export: Export, rows: DataFrame, versions: dict[str, DeltaTable]
@@ -245,6 +253,18 @@ class _Run:
         tables.compact(EVENTS, events)
         for name, covered in ((EVENTS, events), (STATE, state)):
             tables.vacuum(name, covered, self._settings.vacuum_hours)
+
+
+@contextmanager
+def _kept(rows: DataFrame) -> Iterator[DataFrame]:
+    """Rows that are computed once within the context."""
+    rows.persist()
+    try:
+        yield rows
+    finally:
+        # When Java has died in between, they are gone too.
+        with suppress(Py4JError, OSError):
+            rows.unpersist()
 
 
 def _compare(own: Digest, vector: Vector) -> None:

@@ -1,7 +1,8 @@
 """What Spark counts: the events that are new in each bucket, and what the rows of `state` add up to.
 
 These are passes over a few narrow columns. They tell what the tasks that read whole rows must find, so that
-none of those is believed that got less.
+none of those is believed that got less; and which events need not be read whole, as later ones settle what
+their targets are.
 """
 
 from __future__ import annotations
@@ -21,16 +22,28 @@ from gateway.core.state import Digest
 
 from .buckets import ESTIMATE_BUCKETS, Bucket, Layout
 
+SETTLED_EVENTS_MIN = 50_000
+SETTLED_SHARE_MIN = 0.5
+"""Of the events to fold, that need not be read whole: with fewer it does not pay to tell tasks which."""
+SETTLED_TARGETS_MAX = 1_000_000
+"""Of so many targets every task can be told the last event; that takes about 100 bytes for each."""
+
 _LIMBS = 8
 _LIMB_HEX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class NewEvents:
-    """Buckets with events that change something (any but POST), and how many of these there are to fold."""
+    """The events that change something (any but POST).
+
+    `touched` are their buckets, those of events that are folded already among them, `to_fold` how many there
+    are to fold. If it pays, `last` has the last event of targets that no patch is about, as partition, target
+    and last; their earlier ones are not in `to_fold`.
+    """
 
     touched: frozenset[Bucket]
     to_fold: Mapping[Bucket, int]
+    last: DataFrame | None
 
 
 class BucketSum(NamedTuple):
@@ -40,56 +53,69 @@ class BucketSum(NamedTuple):
     size: int
 
 
-class _Ordinals(NamedTuple):
-    """What tells a series of ordinals from most others: how many, the first, the last, all of them XORed."""
-
-    number: int
-    first: int
-    last: int
-    mixed: int
+def targets_of(events: DataFrame, fold_from: Mapping[str, int]) -> DataFrame:
+    """What there is to know of each target of `events`; those to fold start at `fold_from`."""
+    folded = _at_least(fold_from)
+    changes = f"{folded} AND method <> 'POST'"
+    return events.groupBy("partition", "target").agg(
+        F.expr("count_if(method <> 'POST')").alias("touched"),
+        F.expr(f"count_if({changes})").alias("changes"),
+        F.expr(f"count_if({folded} AND method = 'PATCH')").alias("patches"),
+        F.expr(f"max(ordinal) FILTER (WHERE {changes})").alias("last"),
+        F.expr("max(size)").alias("size"),
+        F.expr(f"count_if({folded})").alias("ordinals"),
+        F.expr(f"min(ordinal) FILTER (WHERE {folded})").alias("lowest"),
+        F.expr(f"max(ordinal) FILTER (WHERE {folded})").alias("highest"),
+        F.expr(f"bit_xor(ordinal) FILTER (WHERE {folded})").alias("mixed"),
+    )
 
 
 def count_events(
-    events: DataFrame, known: Layout, fold_from: Mapping[str, int], ends: Mapping[str, int]
+    targets: DataFrame, known: Layout, fold_from: Mapping[str, int], ends: Mapping[str, int]
 ) -> tuple[NewEvents, Layout]:
-    """Count `events`, which are those from `fold_from` or before to `ends`.
+    """Count the events of `targets`, see `targets_of`, of which those to fold go from `fold_from` to `ends`.
 
     Returns them with the layout to fold them in: that of `known` where it has the partition, else one by an
     estimate. Raises ValueError unless each ordinal from `fold_from` to `ends` is there once.
     """
-    new = ends.keys() - known.buckets.keys()
     fine = Layout({name: known.buckets.get(name, ESTIMATE_BUCKETS) for name in ends})
-    folded = _at_least(fold_from)
-    columns = [
-        F.expr("count_if(method <> 'POST')").alias("touched"),
-        F.expr(f"count_if(method <> 'POST' AND {folded})").alias("to_fold"),
-        F.expr(f"count_if({folded})").alias("count"),
-        F.expr(f"min(ordinal) FILTER (WHERE {folded})").alias("first"),
-        F.expr(f"max(ordinal) FILTER (WHERE {folded})").alias("last"),
-        F.expr(f"bit_xor(ordinal) FILTER (WHERE {folded})").alias("mixed"),
-    ]
-    if new:
-        columns += [F.approx_count_distinct("target").alias("targets"), F.avg("size").alias("size")]
-    rows = events.groupBy("partition", F.expr(fine.bucket_sql).alias("bucket")).agg(*columns).collect()
-
-    found: dict[str, list[_Ordinals]] = {}
-    targets: Counter[str] = Counter()
+    rows = (
+        targets.groupBy("partition", F.expr(fine.bucket_sql).alias("bucket"))
+        .agg(
+            F.expr("sum(touched)").alias("touched"),
+            F.expr("sum(changes)").alias("changes"),
+            F.expr("sum(if(patches = 0 AND changes > 0, 1, changes))").alias("unsettled"),
+            F.expr("count_if(patches = 0 AND changes > 1)").alias("settled"),
+            F.expr("count_if(changes > 0)").alias("targets"),
+            F.expr("sum(size)").alias("size"),
+            F.expr("sum(ordinals)").alias("ordinals"),
+            F.expr("min(lowest)").alias("lowest"),
+            F.expr("max(highest)").alias("highest"),
+            F.expr("bit_xor(mixed)").alias("mixed"),
+        )
+        .collect()
+    )
+    totals: Counter[str] = Counter()
+    found: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for row in rows:
-        if row["count"]:
-            found.setdefault(row.partition, []).append(
-                _Ordinals(row["count"], row.first, row.last, row.mixed)
-            )
-        if new:
-            targets[row.partition] += row.targets
-            size[row.partition] += int(row.targets * (row.size or 0))
+        totals.update({name: row[name] for name in ("changes", "unsettled", "settled")})
+        found[row.partition] += row.targets
+        size[row.partition] += row["size"]
     for name, end in ends.items():
-        _expect_series(name, found.get(name, []), fold_from.get(name, 0), end)
+        series = [row for row in rows if row.partition == name and row.ordinals]
+        count, mixed = sum(row.ordinals for row in series), reduce(xor, (row.mixed for row in series), 0)
+        first = min((row.lowest for row in series), default=None)
+        last = max((row.highest for row in series), default=None)
+        _expect_series(name, fold_from.get(name, 0), end, (count, first, last, mixed))
     layout = Layout(
         {
-            name: known.buckets.get(name) or min(buckets_for(targets[name], size[name]), ESTIMATE_BUCKETS)
+            name: known.buckets.get(name) or min(buckets_for(found[name], size[name]), ESTIMATE_BUCKETS)
             for name in ends
         }
+    )
+    reduced = totals["settled"] <= SETTLED_TARGETS_MAX and totals["changes"] - totals["unsettled"] >= max(
+        SETTLED_SHARE_MIN * totals["changes"], SETTLED_EVENTS_MIN
     )
     to_fold: Counter[Bucket] = Counter()
     touched = set()
@@ -98,14 +124,19 @@ def count_events(
         bucket = row.partition, row.bucket // (fine.buckets[row.partition] // layout.buckets[row.partition])
         if row.touched:
             touched.add(bucket)
-        if row.to_fold:
-            to_fold[bucket] += row.to_fold
-    return NewEvents(frozenset(touched), to_fold), layout
+        if row.changes:
+            to_fold[bucket] += row.unsettled if reduced else row.changes
+    last_of = (
+        targets.where("patches = 0 AND changes > 1").select("partition", "target", "last")
+        if reduced
+        else None
+    )
+    return NewEvents(frozenset(touched), to_fold, last_of), layout
 
 
-def count_rows(state: DataFrame) -> dict[Bucket, int]:
-    """How many rows there are with each value of the columns partition and bucket."""
-    rows = state.groupBy("partition", "bucket").count().collect()
+def count_entities(state: DataFrame) -> dict[Bucket, int]:
+    """How many entities there are with each value of the columns partition and bucket."""
+    rows = state.where("state <> 'deleted'").groupBy("partition", "bucket").count().collect()
     return {(row["partition"], row["bucket"]): row["count"] for row in rows}
 
 
@@ -131,19 +162,22 @@ def sum_buckets(state: DataFrame, layout: Layout) -> dict[Bucket, BucketSum]:
     found = {}
     for partition, bucket, entities, size, *parts in rows:
         total = reduce(lambda high, low: (high << 4 * _LIMB_HEX) + low, parts)
-        found[partition, bucket] = BucketSum(Digest(0, 0) + Digest(entities, total), size)
+        found[partition, bucket] = BucketSum(Digest() + Digest(entities, total), size)
     return found
 
 
-def _expect_series(partition: str, found: list[_Ordinals], start: int, end: int) -> None:
-    count = sum(part.number for part in found)
-    first = min((part.first for part in found), default=start)
-    last = max((part.last for part in found), default=end - 1)
-    mixed = reduce(xor, (part.mixed for part in found), 0)
-    if (count, first, last, mixed) != (end - start, start, end - 1, _xor_to(end) ^ _xor_to(start)):
+_Series = tuple[int, int | None, int | None, int]
+"""What tells a series of ordinals from most others: how many, the first, the last, and all of them XORed."""
+
+
+def _expect_series(partition: str, start: int, end: int, found: _Series) -> None:
+    expected: _Series = (end - start, start, end - 1, _xor_to(end) ^ _xor_to(start))
+    if start == end:
+        expected = 0, None, None, 0
+    if found != expected:
         raise ValueError(
             f"of partition {partition} it should have the {end - start} events from {start} on, and it has"
-            f" {count}, from {first} to {last}"
+            f" {found[0]}, from {found[1]} to {found[2]}"
         )
 
 

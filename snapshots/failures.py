@@ -41,8 +41,8 @@ class DigestDiffers(GatewayError):
     def __init__(self, own: Digest, whose: str, entities: int, digest: str) -> None:
         super().__init__(
             f"the table state has {own.entities} entities with the digest {own.hex()}, but {whose}:"
-            f" {entities} with {digest}, for the same events. If a run with --rebuild finds this too, the state of the"
-            " gateway is wrong: wes state rebuild"
+            f" {entities} with {digest}, for the same events. If a run with --rebuild finds this too, the"
+            " state of the gateway is wrong: wes state rebuild"
         )
         self.own = own
         self.entities = entities

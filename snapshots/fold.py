@@ -1,9 +1,9 @@
 """The fold: state rows and the events behind them become state rows again, in Arrow batches.
 
-The rows come by partition, bucket, target and ordinal. Of most targets only the last row counts, as PUT and
-DELETE settle what an entity is; those are found without looking at any other. Where patches are last,
-`gateway.core.state` applies them one by one. All decisions are the core's, so that the table says what the
-gateway and every copy say.
+The rows of a target come together, in the order of their ordinals. Of most targets only the last row counts,
+as PUT and DELETE settle what an entity is; those are found without looking at any other. Where patches are
+last, `gateway.core.state` applies them one by one. All decisions are the core's, so that the table says what
+the gateway and every copy say.
 """
 
 from __future__ import annotations
@@ -77,10 +77,12 @@ class RowsMissing(GatewayError):
 def fold_batches(
     batches: Iterable[pa.RecordBatch], expected: Mapping[Bucket, int]
 ) -> Iterator[pa.RecordBatch]:
-    """State rows of all targets in `batches`, which have UNFOLDED columns and come sorted.
+    """State rows of all targets in `batches`, which have UNFOLDED columns.
 
-    Raises RowsMissing at the end unless each bucket had as many rows as `expected` says, and none besides: an
-    iterator of Spark can end early as if nothing were wrong.
+    The rows of a target in a partition come one behind the other, by their ordinals.
+
+    Raises RowsMissing at the end unless each bucket had as many rows as `expected` says, those of what was
+    deleted left out, and none besides: an iterator of Spark can end early as if nothing were wrong.
     """
     counted: Counter[Bucket] = Counter()
     open_: pa.RecordBatch | None = None
@@ -104,8 +106,10 @@ def fold_batches(
 
 
 def _count(batch: pa.RecordBatch, counted: Counter[Bucket]) -> None:
-    grouped = pa.table([batch["partition"], batch["bucket"]], ["partition", "bucket"])
-    for row in grouped.group_by(["partition", "bucket"]).aggregate([([], "count_all")]).to_pylist():
+    columns = ("partition", "bucket")
+    counting = batch.filter(pc.not_equal(batch["change"], "deleted")).select(columns)
+    grouped = pa.Table.from_batches([counting])
+    for row in grouped.group_by(columns).aggregate([([], "count_all")]).to_pylist():
         counted[row["partition"], row["bucket"]] += row["count_all"]
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from .buckets import Bucket, Layout, where_behind, where_buckets
-from .counts import count_rows
+from .counts import NewEvents, count_entities
 from .fold import FOLDED_SQL, UNFOLDED, fold_batches
 from .tables import EVENTS, STATE, Covered, Tables
 
@@ -25,41 +25,56 @@ _STATE_COLUMNS = {"change": "state"}
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What is to be folded: the tables as they are, the events by bucket, and the layout of the new rows."""
+    """What is to be folded: the tables as they are, the new events, and the layout of the new rows.
+
+    `entities` tells how many there are in each bucket of the table `state`, if that is known.
+    """
 
     events: Covered
     state: Covered | None
-    to_fold: Mapping[Bucket, int]
+    new: NewEvents
     layout: Layout
+    entities: Mapping[Bucket, int] | None
 
 
 def fold_state(tables: Tables, fold: Fold, parallelism: int) -> Covered:
     """Replace the rows of the buckets that have new events, in one commit; returns what is covered then."""
     before = fold.state
-    relaid = [] if before is None else _relaid(before.buckets, fold)
-    where = where_buckets(relaid, fold.to_fold)
-    start = {} if before is None else before.ends
-    partitions = {partition for partition, _ in fold.to_fold}
-    rows = (
-        tables.read(EVENTS, fold.events.version)
-        .where(where_behind(start, sorted(partitions)))
-        .where("method <> 'POST'")
-        .select(*_columns(fold.layout.bucket_sql, _EVENT_COLUMNS))
-    )
-    expected = Counter(fold.to_fold)
-    if before is not None:
+    expected = Counter(fold.new.to_fold)
+    rows = _events(tables, fold)
+    replaced = None
+    if before is not None and expected:
+        relaid = [name for name, count in before.buckets.items() if fold.layout.buckets[name] != count]
+        replaced = where_buckets(relaid, expected)
         own = Layout({name: count for name, count in fold.layout.buckets.items() if name in before.buckets})
         bucket = own.bucket_sql if relaid else "bucket"
-        stored = tables.read(STATE, before.version).where(where)
-        expected.update(count_rows(stored.select("partition", F.expr(bucket).alias("bucket"))))
+        stored = tables.read(STATE, before.version).where(replaced)
+        if fold.entities is None or relaid:
+            expected.update(
+                count_entities(stored.select("partition", "state", F.expr(bucket).alias("bucket")))
+            )
+        else:
+            expected.update({touched: fold.entities.get(touched, 0) for touched in fold.new.to_fold})
         rows = rows.unionByName(stored.select(*_columns(bucket, _STATE_COLUMNS)))
     folded = _folded(rows, fold.layout, expected, parallelism)
-    replaced = None if before is None or not expected else where
     return tables.replace_state(folded, before, fold.events.points, fold.layout.buckets, replaced)
 
 
-def _relaid(before: Mapping[str, int], fold: Fold) -> list[str]:
-    return [name for name, count in before.items() if fold.layout.buckets[name] != count]
+def _events(tables: Tables, fold: Fold) -> DataFrame:
+    """The events to fold, as `fold.new` counts them."""
+    start = {} if fold.state is None else fold.state.ends
+    partitions = {partition for partition, _ in fold.new.to_fold}
+    events = (
+        tables.read(EVENTS, fold.events.version)
+        .where(where_behind(start, sorted(partitions)))
+        .where("method <> 'POST'")
+    )
+    if fold.new.last is not None:
+        # Most are left out before they are read whole, sent and sorted.
+        events = events.join(F.broadcast(fold.new.last), ["partition", "target"], "left").where(
+            "last IS NULL OR last = ordinal"
+        )
+    return events.select(*_columns(fold.layout.bucket_sql, _EVENT_COLUMNS))
 
 
 def _columns(bucket: str, others: Mapping[str, str]) -> list[Column]:
@@ -81,6 +96,9 @@ def _folded(rows: DataFrame, layout: Layout, expected: Mapping[Bucket, int], par
 
     return (
         rows.repartitionById(tasks.count, F.expr(tasks.task_sql))
-        .sortWithinPartitions("partition", "bucket", "target", "ordinal")
+        # By a number first: Spark compares the first eight bytes of rows, and paths begin alike.
+        .sortWithinPartitions(F.xxhash64("target"), "target", "partition", "ordinal")
         .mapInArrow(task, FOLDED_SQL)
+        # As the files lie, so that the writer need not sort by itself.
+        .sortWithinPartitions("partition", "bucket", "target")
     )

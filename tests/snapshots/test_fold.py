@@ -54,7 +54,7 @@ def folded(rows: list[dict], sizes: list[int] | None = None) -> list[dict]:
     expected: dict[tuple[str, int], int] = {}
     for item in rows:
         bucket = item["partition"], item["bucket"]
-        expected[bucket] = expected.get(bucket, 0) + 1
+        expected[bucket] = expected.get(bucket, 0) + (item["change"] != "deleted")
     return [row for batch in fold_batches(batches, expected) for row in batch.to_pylist()]
 
 
