@@ -76,74 +76,68 @@ def _write(impl: Any, value: Any) -> None:
 
 
 class AmqpDelivery:
-    """One delivery on a link, in or out. Equal to any other object for the same delivery.
+    """One delivery on a link, in or out; `impl` is the same for each object for the same delivery.
 
     Not to be used after `settle()`, nor after its link has died, except to settle again, which then
     does nothing: a commit that ends late needs no check.
     """
 
-    __slots__ = ("_impl", "link")
+    __slots__ = ("impl", "link")
 
     def __init__(self, link: AmqpLink, impl: Any) -> None:
         self.link = link
-        self._impl = impl
-
-    def __hash__(self) -> int:
-        return hash(self._impl)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AmqpDelivery) and bool(self._impl == other._impl)
+        self.impl = impl
 
     @property
     def partial(self) -> bool:
         """Whether more of an incoming message is to come."""
-        return cast(bool, pn.pn_delivery_partial(self._impl))
+        return cast(bool, pn.pn_delivery_partial(self.impl))
 
     @property
     def aborted(self) -> bool:
         """Whether the sender has given up on an incoming message."""
-        return cast(bool, pn.pn_delivery_aborted(self._impl))
+        return cast(bool, pn.pn_delivery_aborted(self.impl))
 
     @property
     def readable(self) -> bool:
         """Whether this is the incoming message that its link is at."""
-        return cast(bool, pn.pn_delivery_readable(self._impl))
+        return cast(bool, pn.pn_delivery_readable(self.impl))
 
     @property
     def settled(self) -> bool:
         """Whether the peer has settled."""
-        return cast(bool, pn.pn_delivery_settled(self._impl))
+        return cast(bool, pn.pn_delivery_settled(self.impl))
 
     @property
     def pending(self) -> int:
         """Bytes of an incoming message that have come and were not read."""
-        return cast(int, pn.pn_delivery_pending(self._impl))
+        return cast(int, pn.pn_delivery_pending(self.impl))
 
     @property
     def outcome(self) -> Outcome | None:
         """The state that the peer has given it."""
-        state = pn.pn_delivery_remote_state(self._impl)
+        state = pn.pn_delivery_remote_state(self.impl)
         return _OUTCOMES.get(state)
 
     @property
     def condition(self) -> Condition | None:
         """Why the peer has rejected it."""
-        return condition_of(pn.pn_disposition_condition(pn.pn_delivery_remote(self._impl)))
+        return condition_of(pn.pn_disposition_condition(pn.pn_delivery_remote(self.impl)))
 
     def read(self) -> bytes:
         """Take the pending bytes of an incoming message."""
-        return bytes(pn.pn_link_recv(self.link.impl, pn.pn_delivery_pending(self._impl))[1])
+        return bytes(pn.pn_link_recv(self.link.impl, pn.pn_delivery_pending(self.impl))[1])
 
     def take(self) -> bytes:
         """`read` a whole message and advance the link to the next one."""
         impl = self.link.impl
-        data = bytes(pn.pn_link_recv(impl, pn.pn_delivery_pending(self._impl))[1])
+        data = bytes(pn.pn_link_recv(impl, pn.pn_delivery_pending(self.impl))[1])
         pn.pn_link_advance(impl)
         return data
 
     def settle(self, outcome: Outcome | None = None, *, condition: Condition | None = None) -> None:
         """Give it an outcome, with a condition if that is REJECTED, and settle."""
-        impl, self._impl = self._impl, None
+        impl, self.impl = self.impl, None
         if impl is None or not self.link.alive:
             return
         if condition is not None:

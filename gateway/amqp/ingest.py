@@ -41,7 +41,7 @@ from .dialects.event_streams import offset_and_time
 from .endpoints import AmqpDelivery, Outcome
 from .fingerprint import fingerprint
 from .repair import repair_page
-from .sections import decode_message, leading_delivery_annotations, strip_delivery_annotations
+from .sections import decode_message, leading_offset_and_time, strip_delivery_annotations
 from .visibility import Visibility
 
 BATCH_EVENTS_MAX = 5_000
@@ -228,12 +228,13 @@ class Ingest:
         offset: str | None
         # One that was published here needs no decoding: it comes back as it was sent.
         sent = self._visibility.sent(data)
+        leading = None if sent is None else leading_offset_and_time(data)
         try:
-            if sent is None:
-                message = decode_message(data)
+            if sent is None or leading is None:
+                sent, message = None, decode_message(data)
                 offset, time_ms = offset_and_time(message.delivery_annotations)
             else:
-                offset, time_ms = offset_and_time(leading_delivery_annotations(data))
+                offset, time_ms = leading
         except DecodeError as error:
             problem = error
             offset, time_ms = _salvage(data)

@@ -286,9 +286,16 @@ def behind_delivery_annotations(data: bytes) -> bytes:
     return data[5 + data[4] :] if data.startswith(_DELIVERY_ANNOTATIONS_8) and len(data) > 4 else data
 
 
-def leading_delivery_annotations(data: bytes) -> dict[Any, Any] | None:
-    """The delivery annotations in front of a message, or None; raises DecodeError if they are malformed."""
-    return decode_value(data, 3)[0] if data.startswith(_DELIVERY_ANNOTATIONS_8) else None
+def leading_offset_and_time(data: bytes) -> tuple[str, int] | None:
+    """Offset and timestamp as `encode_delivery_annotations` puts them in front, or None in any other form."""
+    if data[:4] != _DELIVERY_ANNOTATIONS_8 or data[6:28] != _OFFSET or data[28:29] != b"\xa3":
+        return None
+    end = 30 + data[29]
+    at = end + len(_TIMESTAMP)
+    offset = data[30:end]
+    if data[end:at] != _TIMESTAMP or len(data) < at + 8 or not offset or not offset.isascii():
+        return None
+    return offset.decode("ascii"), int.from_bytes(data[at : at + 8], signed=True)
 
 
 def strip_spans(data: bytes, spans: list[Span]) -> tuple[bytes, int, dict[Any, Any] | None]:

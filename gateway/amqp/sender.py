@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.core.errors import GatewayError, LogUnavailable, MessageRefused, OutcomeUnknown
 
@@ -48,7 +48,7 @@ class LogSender(LinkOwner):
         self._client: Client | None = None
         self._link: AmqpLink | None = None
         self._tags = count()
-        self._answers: dict[AmqpDelivery, Answer] = {}
+        self._answers: dict[Any, Answer] = {}
         self._queue: deque[tuple[bytes, Answer]] = deque()
         self._queued_bytes = 0
         self._room = asyncio.Event()
@@ -128,7 +128,7 @@ class LogSender(LinkOwner):
             error: GatewayError | None = OutcomeUnknown("the log settled without an outcome")
         else:
             error = None if outcome is Outcome.ACCEPTED else _refusal(outcome, delivery.condition)
-        answer = self._answers.pop(delivery, None)
+        answer = self._answers.pop(delivery.impl, None)
         delivery.settle()
         if answer is not None and not answer.done():
             if error is None:
@@ -167,7 +167,7 @@ class LogSender(LinkOwner):
                 continue
             delivery = link.send(data, b"%d" % next(self._tags), settled=False)
             assert delivery is not None, "an unsettled transfer has a delivery"
-            self._answers[delivery] = answer
+            self._answers[delivery.impl] = answer
         self._set_room()
 
     def _set_room(self) -> None:

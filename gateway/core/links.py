@@ -7,7 +7,6 @@ front of them, give the same bytes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 ARCHIVE_TYPE = "http://purl.org/syndication/history/1.0/archive"
@@ -24,8 +23,7 @@ _LINK_PARAMETER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FeedLinks:
+class FeedLinks(NamedTuple):
     """The paths of one feed (the URL table of the README)."""
 
     log: str
@@ -46,8 +44,7 @@ class FeedLinks:
         return f"{self.base}/events/{ordinal}"
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotLinks:
+class SnapshotLinks(NamedTuple):
     """The paths of the snapshots of one log (the URL table of the README)."""
 
     log: str

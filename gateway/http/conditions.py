@@ -28,10 +28,11 @@ class Conditions(NamedTuple):
 
 def conditions_of(request: web.Request) -> Conditions | None:
     """The conditions of a publication, or None; raises InvalidEvent for what is no list of entity tags."""
-    if_match, if_none_match = (_all_of(request, name) for name in ("If-Match", "If-None-Match"))
-    since = request.headers.get("If-Unmodified-Since")
-    if if_match is None and if_none_match is None and since is None:
+    headers = request.headers
+    if "If-Match" not in headers and "If-None-Match" not in headers and "If-Unmodified-Since" not in headers:
         return None
+    if_match, if_none_match = (_all_of(request, name) for name in ("If-Match", "If-None-Match"))
+    since = headers.get("If-Unmodified-Since")
     for name, value in (("If-Match", if_match), ("If-None-Match", if_none_match)):
         if value is not None and not is_condition(value):
             raise InvalidEvent(f"{name} is {value[:80]!r}: write * or ETags with their quotes")

@@ -91,9 +91,12 @@ async def _take_turn(log: LiveLog, target: str, wait_s: float, *, alone: bool) -
 
 async def read_body(request: web.BaseRequest, settings: HttpSettings) -> bytes | None:
     """The body, or None if it did not arrive in time; raises HTTPException for one that is not taken."""
-    # A small body comes with its headers, and needs no timer.
+    # A small body comes with its headers: it needs no timer, and no more than to be taken.
     if request.content.is_eof():
-        return await request.read()
+        body = request.content.read_nowait()
+        if len(body) > settings.body_bytes_max:
+            raise web.HTTPRequestEntityTooLarge(settings.body_bytes_max, len(body))
+        return body
     length = request.content_length
     if length is not None and length > settings.body_bytes_max:
         raise web.HTTPRequestEntityTooLarge(settings.body_bytes_max, length)
@@ -123,10 +126,11 @@ def late_body() -> web.Response:
 
 
 def _event(request: web.Request, target: str, body: bytes, log: LiveLog) -> Event:
-    method = Method(request.method)
-    if "Content-Range" in request.headers:
+    method = METHODS[request.method]
+    headers = request.headers
+    if "Content-Range" in headers:
         raise InvalidEvent("Content-Range is not taken: send the whole representation (RFC 9110, 14.5)")
-    content_type = request.headers.get("Content-Type")
+    content_type = headers.get("Content-Type")
     if method is Method.DELETE:
         if body:
             raise InvalidEvent("a DELETE event has no body: send none, or use PATCH or POST")
@@ -135,7 +139,6 @@ def _event(request: web.Request, target: str, body: bytes, log: LiveLog) -> Even
         content_type = parse_media_type(content_type)
     # A coded body stays as it is, and its part says so: the bytes are the writer's, not ours.
     names = log.extra_headers if method is Method.DELETE else (CONTENT_ENCODING, *log.extra_headers)
-    headers = request.headers
     extras = tuple((name, header_text(headers[name])) for name in names if name in headers)
     return Event(method, target, content_type, body, extra_headers=extras)
 

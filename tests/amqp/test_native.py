@@ -14,7 +14,7 @@ from gateway.amqp.sections import (
     decode_message,
     encode_delivery_annotations,
     encode_message,
-    leading_delivery_annotations,
+    leading_offset_and_time,
 )
 from gateway.amqp.visibility import LATE_KEPT_S, LATE_UNKNOWN_S, SENT_BYTES_MAX, Visibility
 from gateway.core.errors import LogUnavailable, MessageRefused, OutcomeUnknown
@@ -70,7 +70,7 @@ def test_a_message_known_by_its_bytes_is_the_event_that_its_decoding_would_give(
         mapped = native_mapping(("traceparent", "x"))(decode_message(delivered), time_ms)
         assert sent.message_id == "prefix-7"
         assert sent.event._replace(modified_ms=log_time(time_ms)) == mapped
-        assert leading_delivery_annotations(delivered) == decode_message(delivered).delivery_annotations
+        assert leading_offset_and_time(delivered) == ("41", time_ms or 0)
         # Whatever a log adds or changes, the message is decoded.
         for other in (
             delivered + b"\0",
@@ -85,6 +85,25 @@ def test_a_message_known_by_its_bytes_is_the_event_that_its_decoding_would_give(
         assert waiting.sent(delivered) is None
 
     asyncio.run(scenario())
+
+
+@given(
+    st.text("0123456789@", min_size=0, max_size=120),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([None, "0", "p" * 20]),
+    st.data(),
+)
+def test_offset_and_time_are_read_from_annotations_of_our_own_form_and_no_other(
+    offset, time_ms, partition, data
+):
+    annotations = encode_delivery_annotations(offset=offset, timestamp=time_ms, partition=partition)
+    short = bool(offset) and annotations.startswith(b"\0\x53\x71\xc1")
+    assert leading_offset_and_time(annotations + b"\0\x53\x75\xa0\0") == (
+        (offset, time_ms) if short else None
+    )
+    length = data.draw(st.integers(0, 63 + len(offset)))
+    assert leading_offset_and_time(annotations[:length]) is None
+    assert leading_offset_and_time(b"\0\x53\x70\x45" + annotations) is None
 
 
 def test_a_large_message_is_decoded_and_not_remembered():

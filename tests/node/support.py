@@ -177,7 +177,7 @@ class Sending(End):
         self.queue: list[bytes] = []
         self.sent = 0
         self.outcomes: dict[int, tuple[Outcome | None, Condition | None]] = {}
-        self.numbers: dict[AmqpDelivery, int] = {}
+        self.numbers: dict[Any, int] = {}
         self.link = peer.connection.sender(peer.session, self.name)
         self.link.owner = self
         self.link.set_target(address)
@@ -194,11 +194,11 @@ class Sending(End):
     def _send_next(self) -> None:
         delivery = self.link.send(self.queue[self.sent], b"%d" % self.sent, settled=self.settled)
         if delivery is not None:
-            self.numbers[delivery] = self.sent
+            self.numbers[delivery.impl] = self.sent
         self.sent += 1
 
     def on_delivery(self, delivery: AmqpDelivery) -> None:
-        number = self.numbers.pop(delivery)
+        number = self.numbers.pop(delivery.impl)
         self.outcomes[number] = (delivery.outcome, delivery.condition)
         delivery.settle()
 

@@ -13,7 +13,7 @@ import cproton
 import pytest
 
 from gateway.amqp.codec import Described
-from gateway.amqp.endpoints import AmqpDelivery, Condition, Outcome
+from gateway.amqp.endpoints import Condition, Outcome
 from gateway.amqp.sections import decode_message
 from gateway.core.errors import InvalidSetting, StoreLocked
 from gateway.core.message import Symbol, Timestamp
@@ -451,7 +451,7 @@ def test_links_that_fill_their_session_with_unfinished_messages_do_not_hang_it(t
             await until(lambda: first.link.credit > 0 and second.link.credit > 0)
             message = event(b"x" * 295_000)
             for end in (first, second):
-                end.numbers[AmqpDelivery(end.link, cproton.pn_delivery(end.link.impl, b"u"))] = -1
+                end.numbers[cproton.pn_delivery(end.link.impl, b"u")] = -1
                 cproton.pn_link_send(end.link.impl, message[:290_000])
                 peer.connection.flush()
             await until(lambda: second.link.outgoing_bytes == 0)
