@@ -88,11 +88,12 @@ def missing(conditions: Conditions | None, target: str) -> web.Response | None:
     )
 
 
-def add_etag(response: web.Response, log: LiveLog, target: str, identity: ContentID) -> None:
+def etag_made(log: LiveLog, target: str, identity: ContentID) -> str | None:
     """The ETag of the state that the event has made, so that the writer can go on from it."""
     record = log.feeds[identity.partition].reader.entity(target)
     if record is not None and record.ordinal == identity.ordinal and record.kind is Kind.PRESENT:
-        response.headers["ETag"] = record.etag
+        return record.etag
+    return None
 
 
 def _all_of(request: web.Request, name: str) -> str | None:

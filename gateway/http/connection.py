@@ -36,10 +36,10 @@ class LimitedConnection(RequestHandler):
         self.headers_since = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
-        stopping = self._close, self._force_close
-        if self._request_in_progress and any(stopping):
+        if self._request_in_progress and (self._close or self._force_close):
             # aiohttp drops what comes once a stop has begun, and with it the rest of a body that a handler
             # is reading, which then waits for as long as the stop may take.
+            stopping = self._close, self._force_close
             self._close = self._force_close = False
             super().data_received(data)
             self._close, self._force_close = stopping

@@ -19,7 +19,8 @@ from gateway.core.links import RESERVED, FeedLinks
 from gateway.core.mapping import CONTENT_ENCODING
 from gateway.core.negotiation import preferences
 
-from .conditions import add_etag, conditions_of, missing, refusal, until_settled
+from .bodiless import BodilessResponse
+from .conditions import conditions_of, etag_made, missing, refusal, until_settled
 from .documents import NO_STORE
 from .entities import raw_path
 from .live import LiveLog, Site
@@ -28,6 +29,7 @@ from .settings import HttpSettings
 
 ALLOWED_ON_READ = "GET, HEAD, OPTIONS"
 ALLOWED_ON_TARGET = ", ".join(sorted((*METHODS, "GET", "HEAD", "OPTIONS")))
+CRLF = "\r\n"
 TURN_SHARE = 0.25
 """Of the time that a publication may take: for its turn, and for what comes before it to be known."""
 
@@ -70,10 +72,8 @@ def publisher(site: Site, settings: HttpSettings) -> Callable[[web.Request], Awa
             identity = await log.publisher.publish(event, wait=wait)
             if identity is None:
                 return _accepted(event, asked=not wait)
-            response = _published(event, identity)
-            if conditions is not None:
-                add_etag(response, log, target, identity)
-            return response
+            etag = None if conditions is None else etag_made(log, target, identity)
+            return _published(event, identity, etag)
         finally:
             log.turns.leave(target)
 
@@ -143,19 +143,19 @@ def _event(request: web.Request, target: str, body: bytes, log: LiveLog) -> Even
     return Event(method, target, content_type, body, extra_headers=extras)
 
 
-def _published(event: Event, identity: ContentID) -> web.Response:
+def _published(event: Event, identity: ContentID, etag: str | None) -> web.Response:
     """The headers of the event's own entry, so that the answer names what was published."""
     entry = FeedLinks(identity.log, identity.partition).entry(identity.ordinal)
-    headers = {
-        "Content-ID": str(identity),
-        "Link": f'<{event.target}>; rel="about", <{entry}>; rel="self"',
-        "Event-Type": f"http-equiv={event.method.value}",
-        "Cache-Control": NO_STORE,
-    }
-    if event.method in (Method.PATCH, Method.DELETE):
-        return web.Response(status=204, headers=headers)
-    headers["Location"] = entry
-    return web.Response(status=201, headers=headers)
+    changed = event.method is Method.PATCH or event.method is Method.DELETE
+    return BodilessResponse(
+        204 if changed else 201,
+        f"Content-ID: {identity}\r\n"
+        f'Link: <{event.target}>; rel="about", <{entry}>; rel="self"\r\n'
+        f"Event-Type: http-equiv={event.method.value}\r\n"
+        f"Cache-Control: {NO_STORE}\r\n"
+        f"{'' if changed else f'Location: {entry}{CRLF}'}"
+        f"{'' if etag is None else f'ETag: {etag}{CRLF}'}",
+    )
 
 
 def _accepted(event: Event, *, asked: bool) -> web.Response:

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import http.client
 import json
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
 from gateway.core.multipart import boundary_of, read_parts
 from gateway.core.pages import Paginator
+from gateway.core.times import parse_http_date
 from gateway.http.app import make_app
 from gateway.http.connection import LimitedRunner
 from gateway.http.documents import DocumentCache
@@ -391,6 +393,49 @@ def test_a_publication_is_answered_with_the_headers_of_its_entry(method, status)
         extras = (("traceparent", "00-1"),)
         assert event == Event(Method(method), "/a%20b?c", content_type, body or b"", None, extras)
         assert wait
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "kept", "said"),
+    [
+        ("1.1", None, True, None),
+        ("1.1", "keep-alive", True, None),
+        ("1.1", "close", False, "close"),
+        ("1.0", None, False, None),
+        ("1.0", "keep-alive", True, "keep-alive"),
+    ],
+)
+@pytest.mark.parametrize(("method", "status"), [("PUT", "201 Created"), ("DELETE", "204 No Content")])
+def test_every_version_of_http_gets_the_same_answer_to_a_publication(
+    method, status, version, connection, kept, said
+):
+    async def scenario(server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        line = "" if connection is None else f"Connection: {connection}\r\n"
+        request = f"{method} /a HTTP/{version}\r\nHost: x\r\n{line}Content-Length: 0\r\n\r\n".encode()
+        for _ in range(3 if kept else 1):
+            writer.write(request)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii")
+            first, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
+            headers = dict(line.split(": ", 1) for line in lines)
+            assert first == f"HTTP/{version} {status}"
+            assert len(headers) == len(lines)
+            assert abs(parse_http_date(headers.pop("Date")) / 1000 - time.time()) < 5
+            assert "aiohttp" in headers.pop("Server")
+            expected = {
+                "Content-ID": "<7.0000000000000000@0.things.example.org>",
+                "Link": '</a>; rel="about", </feeds/things/0/events/7>; rel="self"',
+                "Event-Type": f"http-equiv={method}",
+                "Cache-Control": "no-store",
+            }
+            if method == "PUT":
+                expected |= {"Location": "/feeds/things/0/events/7", "Content-Length": "0"}
+            assert headers == (expected if said is None else expected | {"Connection": said})
+        if not kept:
+            assert await reader.read() == b""
+        writer.close()
 
     served(scenario)
 
