@@ -3,7 +3,8 @@
 The targets of a batch lie all over the table: each row of a small batch would dirty a page of its own, which
 costs several times what the row does. So a batch adds one row here, with all that it changed, in its own
 transaction. Every process that reads keeps these rows in memory, and they go before those of the table. When
-there are many they are merged into the table in the order of their targets, a slice with each commit.
+there are many, or the same have been written many times, they are merged into the table in the order of their
+targets, a slice with each commit.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Row = tuple[str, int, str, int, int | None, int, int, bool, int]
 
 MERGED_ROWS_MIN = 16_384
 """So many have to come together before they are merged: about as many as the pages of a large table."""
+WRITTEN_ROWS_MAX = 65_536
+"""With so many written since the last time they are merged too, so that a start has no more to read."""
 SLICE_ROWS = 1_024
 """To be merged with a commit, or twice as many as it adds."""
 
@@ -66,6 +69,8 @@ class RecentRows:
         self._merging_to = (0, -1)
         """The last batch, and the last ordinal, that the table will then have."""
         self._added = 0
+        self._written = 0
+        """Rows in the batches that are not part of a merge."""
 
     def load(self) -> None:
         """Learn what any other connection has committed."""
@@ -82,13 +87,16 @@ class RecentRows:
         if merged != self._merged:
             # A batch that was merged before it was seen here may have newer rows than those in memory.
             self.rows.clear()
+            self._written = 0
             self._number = self._merged = merged
             found = self._db.execute(
                 "SELECT 0, number, changed FROM recent WHERE number > ? ORDER BY number", (merged,)
             ).fetchall()
         for _, number, changed in found:
             if number is not None:
-                self.rows.update((row[0], row) for row in json.loads(changed))
+                rows = json.loads(changed)
+                self.rows.update((row[0], row) for row in rows)
+                self._written += len(rows)
                 self._number = number
         self._seen_version = version
 
@@ -97,13 +105,14 @@ class RecentRows:
         self._db.execute("INSERT INTO recent VALUES (?, ?)", (self._number + 1, json.dumps(rows)))
         self._number += 1
         self._added = len(rows)
+        self._written += len(rows)
         for row in rows:
             self.rows[row[0]] = row
 
     def merge_some(self) -> None:
         """Merge a slice into the table, within a transaction that has called `add`, if there is enough."""
         if not self._merging:
-            if len(self.rows) < MERGED_ROWS_MIN:
+            if len(self.rows) < MERGED_ROWS_MIN and self._written < WRITTEN_ROWS_MAX:
                 return
             self._begin()
         self._merge(max(SLICE_ROWS, 2 * self._added))
@@ -123,6 +132,7 @@ class RecentRows:
 
     def _begin(self) -> None:
         self._merging = sorted(self.rows, reverse=True)
+        self._written = 0
         last = max((row[_ORDINAL] for row in self.rows.values()), default=-1)
         self._merging_to = self._number, last
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.bench.result import Result, paired
 from tests.bench.tools import rival, serving_on_two_cores, wrk
 
-ROUNDS = 3
+ROUNDS = 7
 CONNECTIONS = 64
 
 PUTS = """
@@ -33,6 +33,6 @@ def put(folder: Path) -> Iterator[Result]:
     ):
         ours, theirs = [], []
         for _ in range(ROUNDS):
-            ours.append(wrk(f"{server.http}/", "-s", str(script), connections=CONNECTIONS))
-            theirs.append(wrk(f"{bare}/", "-s", str(script), connections=CONNECTIONS))
+            ours.append(wrk(f"{server.http}/", "-s", str(script), connections=CONNECTIONS, seconds=2))
+            theirs.append(wrk(f"{bare}/", "-s", str(script), connections=CONNECTIONS, seconds=2))
     yield paired("64 parallel PUTs", ours, theirs, "bare aiohttp append", "requests/s", 0.4)

@@ -224,7 +224,7 @@ def test_since_leads_to_the_document_with_the_first_event_at_or_after_a_time():
     async def scenario(server):
         server.fill(range(8))
         base = "/feeds/things/0?since="
-        for time, location in [
+        for since, location in [
             ("2000-01-01T00:00:00Z", ARCHIVE + "0"),
             ("2023-11-14T22:13:22Z", ARCHIVE + "0"),
             ("2023-11-14T22:13:23Z", ARCHIVE + "1"),
@@ -232,7 +232,7 @@ def test_since_leads_to_the_document_with_the_first_event_at_or_after_a_time():
             ("2023-11-14T22:13:26Z", LATEST),
             ("2100-01-01T00:00:00Z", LATEST),
         ]:
-            response = await server.ask(base + time)
+            response = await server.ask(base + since)
             assert (response.status, response.getheader("Location")) == (302, location)
             assert response.getheader("Cache-Control") == "no-store"
         for bad in ("yesterday", "", "2023-11-14", "9" * 40):

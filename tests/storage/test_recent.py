@@ -26,6 +26,7 @@ NAMES = [f"/{number:02}" for number in range(30)]
 def _merged_often(monkeypatch):
     """So that a handful of events goes through all that many thousand do."""
     monkeypatch.setattr(recent, "MERGED_ROWS_MIN", 8)
+    monkeypatch.setattr(recent, "WRITTEN_ROWS_MAX", 30)
     monkeypatch.setattr(recent, "SLICE_ROWS", 3)
 
 
@@ -106,6 +107,16 @@ def test_merging_leaves_no_rows_behind_and_needs_no_more_than_it_adds(tmp_path):
     store.close()
     with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as db:
         assert db.execute("SELECT count(*) FROM entities").fetchone()[0] > 20
+
+
+def test_few_targets_that_change_often_do_not_pile_up(tmp_path):
+    """Also across restarts, which must not begin to count anew."""
+    for _ in range(10):
+        store = FeedStore(tmp_path, settings())
+        for number in range(9):
+            publish(store, put(NAMES[number % 2], b"%d" % number))
+        assert rows_left(tmp_path) <= 32
+        store.close()
 
 
 def test_a_reader_that_missed_a_whole_merge_does_not_keep_what_it_had(tmp_path):
