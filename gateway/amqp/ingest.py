@@ -49,6 +49,8 @@ BATCH_BYTES_MAX = 16 * 1024 * 1024
 BATCH_EVENTS_GOOD = 32
 """With fewer than this, a batch right behind another waits GATHER_S for more."""
 GATHER_S = 0.0003
+CATCH_UP_GATHER_S = 0.005
+"""The same for a feed that lacks what the log had before: nobody waits for one of these events."""
 STAGED_EVENTS_MAX = 256
 STAGED_BYTES_MAX = 512 * 1024
 """Of a batch that is staged in the event loop; a larger one is written in the thread as a whole."""
@@ -335,7 +337,9 @@ class Ingest:
                     delivery.settle(Outcome.ACCEPTED)
                 if self._consumer is not None:
                     self._consumer.proceed()
-                if len(self._deliveries) < BATCH_EVENTS_GOOD:
+                if self.behind:
+                    await asyncio.sleep(CATCH_UP_GATHER_S)
+                elif len(self._deliveries) < BATCH_EVENTS_GOOD:
                     # Right behind one commit, a moment's wait makes one more of several.
                     await asyncio.sleep(GATHER_S)
         except GatewayError as error:

@@ -7,11 +7,13 @@ events, first among the recent ones (see there), and can be made again from the 
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import orjson
+
+from gateway.core.event import Event, Method
 from gateway.core.pages import Change
 from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply, settled
 
@@ -28,10 +30,7 @@ CREATE TABLE digest (
 );
 """
 
-_AMONG = "target IN (SELECT value FROM json_each(?))"
 _DIGEST_BYTES = 32
-_NEW = ("", False, None)
-"""The ETag before, no body of its own and no first ordinal, of a target without a record."""
 
 
 class EntityRecord(NamedTuple):
@@ -105,8 +104,8 @@ class EntityTable:
         found = {target: row[-1] for target in targets if (row := self._recent.rows.get(target)) is not None}
         found.update(
             self._db.execute(
-                f"SELECT target, first_ordinal FROM entities WHERE {_AMONG}",  # noqa: S608 - a constant
-                (json.dumps([target for target in targets if target not in found]),),
+                "SELECT target, first_ordinal FROM json_each(?) CROSS JOIN entities ON target = value",
+                (orjson.dumps([target for target in targets if target not in found]).decode(),),
             )
         )
         return list(found.items())
@@ -119,45 +118,44 @@ class EntityTable:
     def fold(self, changes: Sequence[Change], load: Load, digest: Digest) -> Folded:
         """Apply `changes` within a transaction; `digest` is the one before. Raises what `load` raises."""
         last: dict[str, Change] = {}
-        states: dict[str, tuple[Kind, str]] = {}
         firsts: dict[str, int] = {}
+        """Of targets with several changes: the ordinal of the first."""
         patched: dict[str, Entity] = {}
         for change in changes:
-            ordinal, event, _, _ = change
+            event = change.event
             target = event.target
-            state = settled(event)
-            if state is None:
-                base = patched.get(target)
-                if base is None and target in last:
-                    base = apply(None, last[target].event)
-                elif base is None:
-                    record = self.record(target)
-                    base = None if record is None else load(record)
-                entity = apply(base, event)
-                assert entity is not None, "no change is a POST, and all others give a state"
-                patched[target] = entity
-                state = entity.kind, entity.etag
+            if target in last:
+                firsts.setdefault(target, last[target].ordinal)
+            if event.method is Method.PATCH:
+                patched[target] = self._patch(event, patched.get(target), last.get(target), load)
             elif patched:
                 patched.pop(target, None)
-            states[target] = state
-            firsts.setdefault(target, ordinal)
             last[target] = change
         before = self._before(last)
         rows: list[Row] = []
         steps: list[tuple[str, str, str]] = []
         outdated: list[tuple[str]] = []
+        new: list[tuple[int, str]] = []
         for target, (ordinal, event, start, length) in last.items():
-            kind, etag = states[target]
-            etag_before, was_patched, first = before.get(target, _NEW)
+            state = settled(event)
+            if state is None:
+                entity = patched[target]
+                state = entity.kind, entity.etag
+            kind, etag = state
+            has_body = kind is Kind.PRESENT and target in patched
+            found = before.get(target)
+            if found is None:
+                etag_before, first = "", firsts.get(target, ordinal)
+                new.append((first, target))
+            else:
+                etag_before, was_patched, first = found
+                if was_patched and not has_body:
+                    outdated.append((target,))
             steps.append((target, etag_before, etag))
-            has_body = target in patched and kind is Kind.PRESENT
-            if was_patched and not has_body:
-                outdated.append((target,))
-            if first is None:
-                first = firsts[target]
             rows.append(
                 (target, kind._value_, etag, ordinal, event.modified_ms, start, length, has_body, first)
             )
+        new.sort()
         bodies = [
             (target, last[target].ordinal, entity.content_type, entity.body)
             for target, entity in patched.items()
@@ -173,7 +171,18 @@ class EntityTable:
             (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),
         )
         self._recent.add(rows)
-        return Folded(digest, [(first, target) for target, first in firsts.items() if target not in before])
+        return Folded(digest, new)
+
+    def _patch(self, event: Event, base: Entity | None, last: Change | None, load: Load) -> Entity:
+        """What a PATCH makes of `base`, which a patch has made, else of the `last` change, else of the record."""
+        if base is None and last is not None:
+            base = apply(None, last.event)
+        elif base is None:
+            record = self.record(event.target)
+            base = None if record is None else load(record)
+        entity = apply(base, event)
+        assert entity is not None, "no change is a POST, and all others give a state"
+        return entity
 
     def merge_some(self) -> None:
         """To be called behind `fold`, before its transaction ends: it may take a while."""
@@ -209,11 +218,11 @@ class EntityTable:
             self._db.execute(f"DROP TABLE temp.{table}_before")
         return len(wrong)
 
-    def _before(self, targets: Iterable[str]) -> dict[str, tuple[str, bool, int | None]]:
+    def _before(self, targets: Iterable[str]) -> dict[str, tuple[str, bool, int]]:
         """Of those among `targets` that have a record: ETag, whether a patch has made it, first ordinal."""
         self._recent.load()
         recent_rows = self._recent.rows
-        found: dict[str, tuple[str, bool, int | None]] = {}
+        found: dict[str, tuple[str, bool, int]] = {}
         others: list[str] = []
         for target in targets:
             row = recent_rows.get(target)
@@ -224,10 +233,11 @@ class EntityTable:
         if others:
             # One row with all of them, for the reason that the statements of `recent` have.
             query = (
-                "SELECT json_group_object(target, json_array(etag, patched, first_ordinal)) FROM entities"  # noqa: S608
-                f" WHERE {_AMONG}"
+                "SELECT json_group_object(target, json_array(etag, patched, first_ordinal))"
+                " FROM json_each(?) CROSS JOIN entities ON target = value"
             )
-            found.update(json.loads(self._db.execute(query, (json.dumps(others),)).fetchone()[0]))
+            asked = orjson.dumps(others).decode()
+            found.update(orjson.loads(self._db.execute(query, (asked,)).fetchone()[0]))
         return found
 
 

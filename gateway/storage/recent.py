@@ -9,10 +9,11 @@ targets, a slice with each commit.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from typing import Final
+
+import orjson
 
 SCHEMA = """
 CREATE TABLE entities (
@@ -44,7 +45,7 @@ _UPSERTS = {
     " ON CONFLICT (target) DO UPDATE SET kind = excluded.kind, etag = excluded.etag,"
     " ordinal = excluded.ordinal, modified_ms = excluded.modified_ms, start = excluded.start,"
     " length = excluded.length, patched = excluded.patched"
-    for rows in (128, 1)
+    for rows in (512, 64, 8, 1)
 }
 """By the number of rows: Python lets go of its lock at each step of a statement, and that for each row would
 cost more than the row, as the event loop waits for it."""
@@ -94,7 +95,7 @@ class RecentRows:
             ).fetchall()
         for _, number, changed in found:
             if number is not None:
-                rows = json.loads(changed)
+                rows = orjson.loads(changed)
                 self.rows.update((row[0], row) for row in rows)
                 self._written += len(rows)
                 self._number = number
@@ -102,7 +103,7 @@ class RecentRows:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Write the rows of a batch, within its transaction."""
-        self._db.execute("INSERT INTO recent VALUES (?, ?)", (self._number + 1, json.dumps(rows)))
+        self._db.execute("INSERT INTO recent VALUES (?, ?)", (self._number + 1, orjson.dumps(rows).decode()))
         self._number += 1
         self._added = len(rows)
         self._written += len(rows)
