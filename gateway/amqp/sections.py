@@ -288,7 +288,7 @@ def behind_delivery_annotations(data: bytes) -> bytes:
 
 def leading_offset_and_time(data: bytes) -> tuple[str, int] | None:
     """Offset and timestamp as `encode_delivery_annotations` puts them in front, or None in any other form."""
-    if data[:4] != _DELIVERY_ANNOTATIONS_8 or data[6:28] != _OFFSET or data[28:29] != b"\xa3":
+    if data[:4] != _DELIVERY_ANNOTATIONS_8 or data[6:29] != _OFFSET_SYMBOL or len(data) < 30:
         return None
     end = 30 + data[29]
     at = end + len(_TIMESTAMP)
@@ -315,6 +315,7 @@ def strip_spans(data: bytes, spans: list[Span]) -> tuple[bytes, int, dict[Any, A
 
 _SYM8 = b"\xa3%c%b"
 _OFFSET = _SYM8 % (20, b"event-streams-offset")
+_OFFSET_SYMBOL = _OFFSET + b"\xa3"
 _TIMESTAMP = _SYM8 % (23, b"event-streams-timestamp") + b"\x83"
 _PARTITION = _SYM8 % (23, b"event-streams-partition")
 _ANNOTATION_BYTES_MAX = 140

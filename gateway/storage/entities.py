@@ -174,7 +174,7 @@ class EntityTable:
         return Folded(digest, new)
 
     def _patch(self, event: Event, base: Entity | None, last: Change | None, load: Load) -> Entity:
-        """What a PATCH makes of `base`, which a patch has made, else of the `last` change, else of the record."""
+        """What a PATCH makes of `base`, which a patch has made, or of the `last` change, or of the record."""
         if base is None and last is not None:
             base = apply(None, last.event)
         elif base is None:

@@ -47,6 +47,8 @@ from tests.acceptance.support import (
     wes,
 )
 
+pytestmark = pytest.mark.slow
+
 BODIES = [b"number %d" % number for number in range(10)]
 LARGE = b"x" * 300_000
 

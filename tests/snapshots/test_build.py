@@ -322,6 +322,7 @@ def test_a_damaged_page_stops_the_run_and_the_last_snapshot_stays(spark, tmp_pat
         check(out, run(spark, tmp_path / "data", out), {"0": feed.events})
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_are_refused(spark, tmp_path):
     with Written(tmp_path / "data") as feed:
         feed.add(*MIXED)

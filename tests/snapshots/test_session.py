@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from snapshots import jars, session
 from snapshots.jars import JarsMissing, coordinates, jar_files, locked
@@ -56,6 +57,8 @@ def test_java_17_and_later_is_taken(tmp_path, monkeypatch, no_home, says):
 def test_java_that_is_too_old_is_said_before_spark_starts(tmp_path, monkeypatch, says, text):
     make_java(tmp_path / "bin", says)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    # Other tests of this process may have one.
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     text = rf"bin/java {text} the snapshot jobs .* needs Java 17 or later"
     with pytest.raises(JavaMissing, match=text), open_session():
         pass

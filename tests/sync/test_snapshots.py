@@ -118,8 +118,8 @@ def test_a_partition_that_comes_while_the_copy_follows_begins_with_the_newest_sn
             site.partitions["new"] = Partition("new")
             fill(site, 25, seed=4)
             made = site.snapshot()
-            new = "SELECT 1 FROM feeds WHERE partition = 'new' AND ordinal = 24"
-            await asyncio.to_thread(until, lambda: query(path, new))
+            ends = "SELECT partition, ordinal FROM feeds ORDER BY 1"
+            await asyncio.to_thread(until, lambda: query(path, ends) == [("0", 99), ("new", 24)])
             stop.set()
             return made, await run
 
