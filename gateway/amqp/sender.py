@@ -49,6 +49,7 @@ class LogSender(LinkOwner):
         self._link: AmqpLink | None = None
         self._tags = count()
         self._answers: dict[Any, Answer] = {}
+        """Who waits for which delivery, by the engine's object for it."""
         self._queue: deque[tuple[bytes, Answer]] = deque()
         self._queued_bytes = 0
         self._room = asyncio.Event()
