@@ -36,6 +36,8 @@ from tests.acceptance.support import (
 )
 from tests.servers import Server, gateway, log_node
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pair(tmp_path):
@@ -127,7 +129,6 @@ def test_a_put_to_a_log_that_does_not_answer_is_answered_in_time(pair, prefer):
     until(lambda: bodies(gateway.http) == [b"waits"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("others", [[], [b"other"], [b"other 1", b"other 2", b"other 3", b"other 4"]])
 def test_another_log_at_the_same_address_is_refused_and_readers_are_served(pair, tmp_path, others):
     node, gateway = pair
@@ -195,7 +196,6 @@ def test_nonsense_ends_its_own_connection_and_no_other(node: Server, nonsense: b
     assert "handler_failed" not in node.log(), node.log()
 
 
-@pytest.mark.slow
 def test_an_embedded_node_that_is_killed_again_and_again_is_back_at_once_each_time(tmp_path):
     with running(gateway(tmp_path / "data")) as server:
         slowest = 0.0
@@ -213,7 +213,6 @@ def test_an_embedded_node_that_is_killed_again_and_again_is_back_at_once_each_ti
         assert bodies(server.http) == [b"%d" % number for number in range(7)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("embedded", [True, False], ids=["embedded", "separate"])
 def test_sigterm_drains_under_load_and_loses_nothing(tmp_path, embedded):
     if embedded:

@@ -10,6 +10,7 @@ from tests.spec_examples.examples import FOLDER, Mismatch, files, read, replay
 INDEX = FOLDER / "README.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
 def test_the_gateway_answers_as_in_the_example(path, start_gateway):
     example = read(path)
