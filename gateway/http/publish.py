@@ -29,7 +29,6 @@ from .settings import HttpSettings
 
 ALLOWED_ON_READ = "GET, HEAD, OPTIONS"
 ALLOWED_ON_TARGET = ", ".join(sorted((*METHODS, "GET", "HEAD", "OPTIONS")))
-CRLF = "\r\n"
 TURN_SHARE = 0.25
 """Of the time that a publication may take: for its turn, and for what comes before it to be known."""
 
@@ -147,15 +146,17 @@ def _published(event: Event, identity: ContentID, etag: str | None) -> web.Respo
     """The headers of the event's own entry, so that the answer names what was published."""
     entry = FeedLinks(identity.log, identity.partition).entry(identity.ordinal)
     changed = event.method is Method.PATCH or event.method is Method.DELETE
-    return BodilessResponse(
-        204 if changed else 201,
+    fields = (
         f"Content-ID: {identity}\r\n"
         f'Link: <{event.target}>; rel="about", <{entry}>; rel="self"\r\n'
         f"Event-Type: http-equiv={event.method.value}\r\n"
         f"Cache-Control: {NO_STORE}\r\n"
-        f"{'' if changed else f'Location: {entry}{CRLF}'}"
-        f"{'' if etag is None else f'ETag: {etag}{CRLF}'}",
     )
+    if not changed:
+        fields += f"Location: {entry}\r\n"
+    if etag is not None:
+        fields += f"ETag: {etag}\r\n"
+    return BodilessResponse(204 if changed else 201, fields)
 
 
 def _accepted(event: Event, *, asked: bool) -> web.Response:

@@ -155,7 +155,6 @@ class EntityTable:
             rows.append(
                 (target, kind._value_, etag, ordinal, event.modified_ms, start, length, has_body, first)
             )
-        new.sort()
         bodies = [
             (target, last[target].ordinal, entity.content_type, entity.body)
             for target, entity in patched.items()
