@@ -13,9 +13,21 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 START_WAIT_S = 60.0
+
+
+def children(pid: int) -> list[int]:
+    """The processes that process `pid` has started and that are there; any of its threads may have."""
+    found: list[int] = []
+    with suppress(FileNotFoundError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            # Threads and processes may end while they are looked at.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 class Server:

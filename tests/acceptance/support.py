@@ -22,7 +22,7 @@ from gateway.amqp.sender import LogSender
 from gateway.core.errors import GatewayError
 from gateway.core.message import BodyKind, Message, Properties
 from gateway.core.multipart import Part, boundary_of, read_parts
-from tests.servers import Server
+from tests.servers import Server, children
 
 WAIT_S = 30.0
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -209,12 +209,11 @@ def embedded_node(server: Server) -> int | None:
 
 def readers(server: Server) -> set[int]:
     """The process ids of a gateway's reader processes."""
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     spawned = set()
-    for child in children:
+    for child in children(server.pid):
         with suppress(OSError):
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                spawned.add(int(child))
+                spawned.add(child)
     return spawned - {embedded_node(server)}
 
 

@@ -34,6 +34,7 @@ from tests.acceptance.support import (
     until_ready,
     wes,
 )
+from tests.servers import children
 from tests.snapshot_folder import add_snapshot_of
 
 # Each test starts processes and ends some of them by force.
@@ -46,10 +47,6 @@ LISTEN, ESTABLISHED = "0A", "01"
 
 
 # Which process has which socket, as the kernel tells it
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def alive(pid: int) -> bool:

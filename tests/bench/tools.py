@@ -16,7 +16,7 @@ from gateway.core.event import Event, Method
 from gateway.core.identity import FeedName
 from gateway.core.pages import FeedSettings, Paginator
 from gateway.storage.filestore import FeedStore, feed_folder
-from tests.servers import Server, free_port, gateway
+from tests.servers import Server, children, free_port, gateway
 
 SERVER_CORE, LOAD_CORE = 0, 1
 TIME_MS = 1_700_000_000_000
@@ -49,7 +49,7 @@ def serving(data: Path, *options: str, core: int = SERVER_CORE, ready: bool = Tr
 def serving_on_two_cores(data: Path, *options: str) -> Iterator[Server]:
     """A gateway on one core, and its embedded node, which is its child, on the other."""
     with serving(data, *options) as server:
-        for child in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+        for child in children(server.pid):
             for thread in Path(f"/proc/{child}/task").iterdir():
                 os.sched_setaffinity(int(thread.name), {LOAD_CORE})
         yield server

@@ -21,6 +21,7 @@ from gateway.core.errors import InvalidSetting
 from gateway.core.snapshots import read_index
 from snapshots.lock import WITH_STATUS, RunLock
 from snapshots.status import Failure, Running, Scheduled, Status, StatusFile, Success
+from tests.servers import children
 
 RUN_S_MAX = 180
 
@@ -245,12 +246,11 @@ def wait_until(condition, process, wait_s=RUN_S_MAX):
 def java_of(pid):
     """The Java that process `pid` has started."""
     found = set()
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        # Threads and processes may end while they are looked at.
+    for child in children(pid):
+        # It may end while it is looked at.
         with suppress(FileNotFoundError, ProcessLookupError):
-            for child in (thread / "children").read_text().split():
-                if Path(f"/proc/{child}/comm").read_text().strip() == "java":
-                    found.add(int(child))
+            if Path(f"/proc/{child}/comm").read_text().strip() == "java":
+                found.add(child)
     return found
 
 

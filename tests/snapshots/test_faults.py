@@ -23,6 +23,7 @@ from snapshots.build import STAGES, BuildObserver
 from snapshots.failures import DiskFull
 from tests.acceptance import disks
 from tests.feeds import event
+from tests.servers import children
 from tests.snapshots.runs import check, run, snapshots
 from tests.snapshots.written import LOG, Written
 
@@ -113,8 +114,8 @@ def _workers_killed(spark: SparkSession) -> Iterator[None]:
 
     def kill() -> None:
         while not over.wait(0.002):
-            for daemon in _children(java):
-                for worker in _children(daemon):
+            for daemon in children(java):
+                for worker in children(daemon):
                     with suppress(ProcessLookupError):
                         os.kill(worker, signal.SIGKILL)
 
@@ -125,14 +126,6 @@ def _workers_killed(spark: SparkSession) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
 
 
 @pytest.mark.slow
