@@ -12,11 +12,14 @@ from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .event import Event, Method
 from .jsontext import NotJson, canonical, parse
 from .patch import PATCHED_BYTES_MAX, PatchFailed, json_patch, merge_patch
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 JSON_TYPE = "application/json"
 MERGE_PATCH_TYPE = "application/merge-patch+json"
@@ -25,8 +28,6 @@ UNKNOWN_ETAG = '"unknown"'
 
 _CONTENT_ENCODING = "content-encoding"
 _MASK = (1 << 256) - 1
-_COPIED_BYTES_MAX = 16 * 1024
-"""Of a body that is put behind its type: cheaper than a second call of the hash."""
 
 
 class Kind(IntEnum):
@@ -55,6 +56,8 @@ class Entity(NamedTuple):
 UNKNOWN = Entity(Kind.UNKNOWN, UNKNOWN_ETAG, None, b"")
 DELETED = Entity(Kind.DELETED, "", None, b"")
 
+# Looking up a member of an enumeration costs as much as a call.
+_PUT = Method.PUT
 _PRESENT = Kind.PRESENT
 
 
@@ -63,17 +66,15 @@ def etag_of(content_type: str | None, body: bytes) -> str:
 
     The first 32 hex digits of SHA-256(content type, NUL, body); no content type counts as an empty one.
     """
-    prefix = _prefix(content_type)
-    if len(body) <= _COPIED_BYTES_MAX:
-        return '"' + sha256(prefix + body).hexdigest()[:32] + '"'
-    state = sha256(prefix)
+    state = _begun(content_type).copy()
     state.update(body)
     return f'"{state.hexdigest()[:32]}"'
 
 
 @lru_cache(maxsize=256)
-def _prefix(content_type: str | None) -> bytes:
-    return f"{content_type or ''}\0".encode()
+def _begun(content_type: str | None) -> Hash:
+    """The hash of what comes before a body: to copy it is cheaper than to hash it again."""
+    return sha256(f"{content_type or ''}\0".encode())
 
 
 def settled(event: Event) -> tuple[Kind, str] | None:
@@ -82,7 +83,7 @@ def settled(event: Event) -> tuple[Kind, str] | None:
     All that most events need: what `apply` gives is then `apply(None, event)`.
     """
     method = event.method
-    if method is Method.PUT:
+    if method is _PUT:
         return _PRESENT, etag_of(event.content_type, event.body)
     return (Kind.DELETED, "") if method is Method.DELETE else None
 

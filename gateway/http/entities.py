@@ -12,7 +12,7 @@ from gateway.core.errors import InvalidEvent
 from gateway.core.event import parse_target
 from gateway.core.state import Entity, Kind
 from gateway.core.times import http_date
-from gateway.storage.entities import EntityRecord
+from gateway.storage.records import EntityRecord
 
 from .documents import REVALIDATE
 from .live import SITE, LiveFeed

@@ -15,7 +15,7 @@ from gateway.core.identity import ContentID
 from gateway.core.links import FeedLinks
 from gateway.core.pages import Page
 from gateway.storage.contract import FeedReader, Head
-from gateway.storage.entities import EntityRecord
+from gateway.storage.records import EntityRecord
 from gateway.storage.shared import Ends, SharedTargets
 from gateway.storage.snapshots import SnapshotFolder
 

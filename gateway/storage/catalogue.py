@@ -19,9 +19,10 @@ from gateway.core.pages import Batch, Change, FeedSettings, Gap, LogPosition, Pa
 from gateway.core.state import Digest, Entity
 
 from . import entities
-from .entities import EntityRecord, EntityTable, Folded, Load
+from .entities import EntityTable, Folded, Load
+from .records import EntityRecord
 
-FORMAT = 3
+FORMAT = 4
 BUSY_TIMEOUT_S = 10.0
 
 _SCHEMA = f"""

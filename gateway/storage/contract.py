@@ -12,7 +12,7 @@ from typing import Protocol
 from gateway.core.pages import Batch, FeedSettings, Gap, LogPosition, Page, Quarantined
 from gateway.core.state import Digest, Entity
 
-from .entities import EntityRecord
+from .records import EntityRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from gateway.core.pages import Change
 from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply, settled
 
 from . import recent
-from .recent import RecentRows, Row
+from .recent import RecentRecords
+from .records import NO_TIME, PATCHED, EntityRecord, ordinal_bytes, pack, packed, unpacked
 
 SCHEMA = f"""
 {recent.SCHEMA}
@@ -31,23 +32,7 @@ CREATE TABLE digest (
 """
 
 _DIGEST_BYTES = 32
-
-
-class EntityRecord(NamedTuple):
-    """What is recorded of a target that had state: how it stands, since which event, and where that is.
-
-    `start` and `length` are the place of the event's part in its page. `patched` tells that the body is not
-    the event's: a patch has made it.
-    """
-
-    target: str
-    kind: Kind
-    etag: str
-    ordinal: int
-    modified_ms: int | None
-    start: int
-    length: int
-    patched: bool
+_PATCH = Method.PATCH
 
 
 class Folded(NamedTuple):
@@ -69,15 +54,16 @@ class EntityTable:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        self._recent = RecentRows(db)
+        self._recent = RecentRecords(db)
 
     def record(self, target: str) -> EntityRecord | None:
         """The record of a target, or None if it never had state."""
         self._recent.load()
-        row = self._recent.rows.get(target)
-        if row is None:
-            row = self._db.execute("SELECT * FROM entities WHERE target = ?", (target,)).fetchone()
-        return None if row is None else _record(row)
+        stored = self._recent.get(target)
+        if stored is None:
+            query = "SELECT record FROM entities WHERE target = ?"
+            (stored,) = self._db.execute(query, (target,)).fetchone() or (None,)
+        return None if stored is None else unpacked(target, stored)
 
     def patched(self, record: EntityRecord) -> Entity | None:
         """The entity that a patch has made, or None if the target has changed since the record was read."""
@@ -91,24 +77,16 @@ class EntityTable:
         """Targets behind `after` whose first state is from an event in [start, end); looks at all of them."""
         self._recent.load()
         rows = self._db.execute(
-            "SELECT target FROM entities WHERE target > ? AND first_ordinal >= ? AND first_ordinal < ?"
+            "SELECT target FROM entities WHERE target > ? AND record >= ? AND record < ?"
             " ORDER BY target LIMIT ?",
-            (after, start, end, limit),
+            (after, ordinal_bytes(start), ordinal_bytes(end), limit),
         )
         found = {target for (target,) in rows}
         found.update(self._recent.firsts(start, end, after))
         return sorted(found)[:limit]
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
-        self._recent.load()
-        found = {target: row[-1] for target in targets if (row := self._recent.rows.get(target)) is not None}
-        found.update(
-            self._db.execute(
-                "SELECT target, first_ordinal FROM json_each(?) CROSS JOIN entities ON target = value",
-                (orjson.dumps([target for target in targets if target not in found]).decode(),),
-            )
-        )
-        return list(found.items())
+        return [(target, record.first_ordinal) for target, record in self._before(targets).items()]
 
     def digest(self) -> Digest:
         """The digest over all entities."""
@@ -126,34 +104,42 @@ class EntityTable:
             target = event.target
             if target in last:
                 firsts.setdefault(target, last[target].ordinal)
-            if event.method is Method.PATCH:
+            if event.method is _PATCH:
                 patched[target] = self._patch(event, patched.get(target), last.get(target), load)
             elif patched:
                 patched.pop(target, None)
             last[target] = change
         before = self._before(last)
-        rows: list[Row] = []
+        records: dict[str, bytes] = {}
         steps: list[tuple[str, str, str]] = []
         outdated: list[tuple[str]] = []
         new: list[tuple[int, str]] = []
         for target, (ordinal, event, start, length) in last.items():
             state = settled(event)
-            if state is None:
-                entity = patched[target]
-                state = entity.kind, entity.etag
-            kind, etag = state
-            has_body = kind is Kind.PRESENT and target in patched
+            if state is not None:
+                kind, etag = state
+                has_body = False
+            else:
+                kind, etag, *_ = patched[target]
+                has_body = kind is Kind.PRESENT
             found = before.get(target)
             if found is None:
                 etag_before, first = "", firsts.get(target, ordinal)
                 new.append((first, target))
             else:
-                etag_before, was_patched, first = found
-                if was_patched and not has_body:
+                etag_before, first = found.etag, found.first_ordinal
+                if found.patched and not has_body:
                     outdated.append((target,))
             steps.append((target, etag_before, etag))
-            rows.append(
-                (target, kind._value_, etag, ordinal, event.modified_ms, start, length, has_body, first)
+            time = event.modified_ms
+            records[target] = pack(
+                first,
+                ordinal,
+                NO_TIME if time is None else time,
+                start,
+                length,
+                kind._value_ + PATCHED if has_body else kind._value_,
+                etag.encode(),
             )
         bodies = [
             (target, last[target].ordinal, entity.content_type, entity.body)
@@ -169,7 +155,7 @@ class EntityTable:
             "INSERT OR REPLACE INTO digest VALUES (1, ?, ?)",
             (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),
         )
-        self._recent.add(rows)
+        self._recent.add(records)
         return Folded(digest, new)
 
     def _patch(self, event: Event, base: Entity | None, last: Change | None, load: Load) -> Entity:
@@ -204,10 +190,11 @@ class EntityTable:
         A record of the same event keeps its time, of which the page has only the second.
         """
         self._recent.merge_all()
+        self._db.create_function("with_time_of", 2, _with_time_of, deterministic=True)
         self._db.execute(
-            "UPDATE entities SET modified_ms = before.modified_ms FROM temp.entities_before AS before"
-            " WHERE before.target = entities.target AND before.ordinal = entities.ordinal"
-            " AND before.modified_ms / 1000 = entities.modified_ms / 1000"
+            "UPDATE entities SET record = with_time_of(entities.record, before.record)"
+            " FROM temp.entities_before AS before"
+            " WHERE before.target = entities.target AND before.record != entities.record"
         )
         wrong: set[str] = set()
         for table in ("entities", "patched"):
@@ -217,32 +204,38 @@ class EntityTable:
             self._db.execute(f"DROP TABLE temp.{table}_before")
         return len(wrong)
 
-    def _before(self, targets: Iterable[str]) -> dict[str, tuple[str, bool, int]]:
-        """Of those among `targets` that have a record: ETag, whether a patch has made it, first ordinal."""
+    def _before(self, targets: Iterable[str]) -> dict[str, EntityRecord]:
+        """The records of those among `targets` that have one."""
         self._recent.load()
-        recent_rows = self._recent.rows
-        found: dict[str, tuple[str, bool, int]] = {}
+        recent_record = self._recent.get
+        found: dict[str, EntityRecord] = {}
         others: list[str] = []
         for target in targets:
-            row = recent_rows.get(target)
-            if row is None:
+            stored = recent_record(target)
+            if stored is None:
                 others.append(target)
             else:
-                found[target] = row[2], row[7], row[8]
+                found[target] = unpacked(target, stored)
         if others:
             # One row with all of them, for the reason that the statements of `recent` have.
             query = (
-                "SELECT json_group_object(target, json_array(etag, patched, first_ordinal))"
+                "SELECT json_group_object(target, hex(record))"
                 " FROM json_each(?) CROSS JOIN entities ON target = value"
             )
             asked = orjson.dumps(others).decode()
-            found.update(orjson.loads(self._db.execute(query, (asked,)).fetchone()[0]))
+            kept = orjson.loads(self._db.execute(query, (asked,)).fetchone()[0])
+            found.update((target, unpacked(target, bytes.fromhex(text))) for target, text in kept.items())
         return found
 
 
-def _record(row: Row) -> EntityRecord:
-    target, kind, etag, ordinal, modified_ms, start, length, patched, _ = row
-    return EntityRecord(target, Kind(kind), etag, ordinal, modified_ms, start, length, bool(patched))
+def _with_time_of(stored: bytes, before: bytes) -> bytes:
+    """`stored` with the time of the record before, if both are of one event."""
+    record, kept = unpacked("", stored), unpacked("", before)
+    if record.ordinal != kept.ordinal or record.modified_ms is None or kept.modified_ms is None:
+        return stored
+    if record.modified_ms // 1000 != kept.modified_ms // 1000:
+        return stored
+    return packed(record._replace(modified_ms=kept.modified_ms))
 
 
 def without_body(record: EntityRecord) -> Entity | None:

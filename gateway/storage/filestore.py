@@ -36,8 +36,9 @@ from gateway.core.state import Digest, Entity, apply
 
 from .catalogue import Catalogue
 from .contract import Head
-from .entities import EntityRecord, Folded, without_body
+from .entities import Folded, without_body
 from .files import AppendFile, Files, FolderLock, OsFiles
+from .records import EntityRecord
 
 CATALOGUE = "catalogue.sqlite"
 PAGES = "pages"

@@ -14,7 +14,7 @@ from gateway.core.pages import Batch, Change, FeedSettings, Gap, Page, Quarantin
 from gateway.core.state import Digest, Entity, Kind, apply
 
 from .contract import Head
-from .entities import EntityRecord
+from .records import EntityRecord
 
 
 class MemoryFeed:
@@ -30,7 +30,6 @@ class MemoryFeed:
         self._damaged: dict[int, Page] = {}
         self._staged: Batch | None = None
         self._entities: dict[str, tuple[EntityRecord, Entity]] = {}
-        self._firsts: dict[str, int] = {}
 
     @property
     def settings(self) -> FeedSettings:
@@ -69,11 +68,16 @@ class MemoryFeed:
         return entity if kept == record else None
 
     def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
-        found = sorted(target for target, first in self._firsts.items() if start <= first < end)
-        return [target for target in found if target > after][:limit]
+        found = sorted(
+            target
+            for target, (record, _) in self._entities.items()
+            if start <= record.first_ordinal < end and target > after
+        )
+        return found[:limit]
 
     def first_ordinals(self, targets: Sequence[str]) -> list[tuple[str, int]]:
-        return [(target, self._firsts[target]) for target in targets if target in self._firsts]
+        kept = self._entities
+        return [(target, kept[target][0].first_ordinal) for target in targets if target in kept]
 
     def gaps(self) -> list[Gap]:
         return list(self._gaps)
@@ -113,13 +117,13 @@ class MemoryFeed:
     def _fold(self, changes: tuple[Change, ...], digest: Digest) -> Digest:
         for ordinal, event, start, length in changes:
             target = event.target
-            _, before = self._entities.get(target, (None, None))
+            record, before = self._entities.get(target, (None, None))
             after = apply(before, event)
             assert after is not None, "no change is a POST, and all others give a state"
             digest = digest.with_change(target, "" if before is None else before.etag, after.etag)
             patched = event.method is Method.PATCH and after.kind is Kind.PRESENT
-            place = (ordinal, event.modified_ms, start, length, patched)
-            self._firsts.setdefault(target, ordinal)
+            first = ordinal if record is None else record.first_ordinal
+            place = (ordinal, event.modified_ms, start, length, patched, first)
             self._entities[target] = EntityRecord(target, after.kind, after.etag, *place), after
         return digest
 

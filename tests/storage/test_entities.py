@@ -18,6 +18,7 @@ from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply
 from gateway.storage.contract import FeedReader, FeedWriter
 from gateway.storage.filestore import FeedStore, StoredFeed
 from gateway.storage.memory import MemoryFeed
+from gateway.storage.records import packed
 from gateway.storage.shared import SharedTargets
 from tests.feeds import TIME_MS, batch_with, settings
 
@@ -160,7 +161,8 @@ def test_state_that_was_lost_or_falsified_is_made_again_from_the_pages(tmp_path)
     store.close()
     database = sqlite3.connect(tmp_path / "catalogue.sqlite")
     database.execute("DELETE FROM entities WHERE target = '/a'")
-    database.execute("UPDATE entities SET etag = 'x', ordinal = 0 WHERE target = '/c'")
+    wrong = packed(records[2]._replace(etag="x", ordinal=0))
+    database.execute("UPDATE entities SET record = ? WHERE target = '/c'", (wrong,))
     database.execute("UPDATE patched SET body = '[]'")
     database.execute("UPDATE digest SET entities = 7")
     database.commit()

@@ -25,9 +25,9 @@ NAMES = [f"/{number:02}" for number in range(30)]
 @pytest.fixture(autouse=True)
 def _merged_often(monkeypatch):
     """So that a handful of events goes through all that many thousand do."""
-    monkeypatch.setattr(recent, "MERGED_ROWS_MIN", 8)
-    monkeypatch.setattr(recent, "WRITTEN_ROWS_MAX", 30)
-    monkeypatch.setattr(recent, "SLICE_ROWS", 3)
+    monkeypatch.setattr(recent, "MERGED_RECORDS_MIN", 8)
+    monkeypatch.setattr(recent, "WRITTEN_RECORDS_MAX", 30)
+    monkeypatch.setattr(recent, "SLICE_RECORDS", 3)
 
 
 def put(target, body):

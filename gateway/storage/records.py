@@ -1,0 +1,66 @@
+"""What is recorded of a target that had state, and its stored form: bytes of one length."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from gateway.core.state import Kind
+
+
+class EntityRecord(NamedTuple):
+    """How a target stands, since which event, and where that is.
+
+    `start` and `length` are the place of the event's part in its page. `patched` tells that the body is not
+    the event's: a patch has made it. `first_ordinal` is that of the event which gave the target its first
+    state.
+    """
+
+    target: str
+    kind: Kind
+    etag: str
+    ordinal: int
+    modified_ms: int | None
+    start: int
+    length: int
+    patched: bool
+    first_ordinal: int
+
+
+_LAYOUT: Final = Struct(">5qB34s")
+"""First ordinal, ordinal, time, start, length, kind, ETag. Being the first, and never negative, first
+ordinals compare as the bytes do."""
+
+pack: Final = _LAYOUT.pack
+RECORD_BYTES: Final = _LAYOUT.size
+PATCHED: Final = 4
+"""Added to the kind."""
+NO_TIME: Final = -(1 << 63)
+
+
+def packed(record: EntityRecord) -> bytes:
+    """The stored form; the target is kept beside it."""
+    _, kind, etag, ordinal, modified_ms, start, length, patched, first = record
+    time = NO_TIME if modified_ms is None else modified_ms
+    return pack(first, ordinal, time, start, length, kind + PATCHED * patched, etag.encode())
+
+
+def unpacked(target: str, stored: bytes) -> EntityRecord:
+    """The record that `packed` has made bytes of."""
+    first, ordinal, time, start, length, kind, etag = _LAYOUT.unpack(stored)
+    return EntityRecord(
+        target,
+        Kind(kind % PATCHED),
+        etag.rstrip(b"\0").decode(),
+        ordinal,
+        None if time == NO_TIME else time,
+        start,
+        length,
+        kind >= PATCHED,
+        first,
+    )
+
+
+def ordinal_bytes(ordinal: int) -> bytes:
+    """What the stored forms with this first ordinal, or a greater one, are not less than."""
+    return ordinal.to_bytes(8)
