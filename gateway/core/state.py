@@ -68,7 +68,7 @@ def etag_of(content_type: str | None, body: bytes) -> str:
     """
     state = _begun(content_type).copy()
     state.update(body)
-    return f'"{state.hexdigest()[:32]}"'
+    return f'"{state.digest()[:16].hex()}"'
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ events, first among the recent ones (see there), and can be made again from the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import orjson
@@ -204,18 +204,16 @@ class EntityTable:
             self._db.execute(f"DROP TABLE temp.{table}_before")
         return len(wrong)
 
-    def _before(self, targets: Iterable[str]) -> dict[str, EntityRecord]:
+    def _before(self, targets: Collection[str]) -> dict[str, EntityRecord]:
         """The records of those among `targets` that have one."""
         self._recent.load()
-        recent_record = self._recent.get
         found: dict[str, EntityRecord] = {}
-        others: list[str] = []
-        for target in targets:
-            stored = recent_record(target)
-            if stored is None:
-                others.append(target)
-            else:
-                found[target] = unpacked(target, stored)
+        others = self._recent.without(targets)
+        if len(others) < len(targets):
+            for target in targets:
+                stored = self._recent.get(target)
+                if stored is not None:
+                    found[target] = unpacked(target, stored)
         if others:
             # One row with all of them, for the reason that the statements of `recent` have.
             query = (

@@ -10,6 +10,8 @@ order of their targets, a slice with each commit.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
+from itertools import chain
 
 import orjson
 
@@ -93,6 +95,11 @@ class RecentRecords:
     def get(self, target: str) -> bytes | None:
         return self._new.get(target) or self._merging.get(target)
 
+    def without(self, targets: Iterable[str]) -> list[str]:
+        """Those among `targets` for which `get` has nothing."""
+        new, merging = self._new, self._merging
+        return [target for target in targets if target not in new and target not in merging]
+
     def add(self, records: dict[str, bytes]) -> None:
         """Write the records of a batch, within its transaction."""
         self._db.execute(
@@ -136,10 +143,10 @@ class RecentRecords:
         self._written = 0
 
     def _merge(self, count: int) -> None:
-        values: list[str | bytearray] = []
-        for target in self._to_merge[: -count - 1 : -1]:
-            # As bytes, it would first be asked whether it wants to be something else.
-            values += target, bytearray(self._merging[target])
+        targets = self._to_merge[: -count - 1 : -1]
+        # Of bytes, Python's module would first ask whether they want to be something else.
+        records = map(bytearray, map(self._merging.__getitem__, targets))
+        values = list(chain.from_iterable(zip(targets, records, strict=True)))
         done = 0
         for rows, statement in _UPSERTS.items():
             size = rows * 2

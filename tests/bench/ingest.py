@@ -21,8 +21,9 @@ from tests.bench.result import Result, paired
 from tests.bench.tools import LOAD_CORE, SERVER_CORE, on_core, sample_event
 from tests.servers import gateway, log_node
 
-EVENTS = 60_000
-ROUNDS = 5
+EVENTS = 100_000
+"""About five seconds of them: enough for state to be merged again and again."""
+ROUNDS = 7
 STATELESS = "tests.bench.rivals.stateless_gateway"
 
 
@@ -36,9 +37,9 @@ def ingest(folder: Path) -> Iterator[Result]:
         ours, theirs, stateless = [], [], []
         for number in range(ROUNDS):
             ours.append(EVENTS / _gateway_seconds(folder / f"data-{number}", node.amqp))
-            theirs.append(EVENTS / _receiver_seconds(node.amqp))
             data = folder / f"stateless-{number}"
             stateless.append(EVENTS / _gateway_seconds(data, node.amqp, STATELESS))
+            theirs.append(EVENTS / _receiver_seconds(node.amqp))
     finally:
         node.stop()
     yield paired("ingest", ours, theirs, "bare proton receiver", "events/s", 0.8)
