@@ -25,6 +25,8 @@ from .multipart import closing_delimiter, delimiter, part_renderer, read_event
 
 ARCHIVE_EVENTS_MAX = 1_000
 ARCHIVE_BYTES_MAX = 256 * 1024
+PAGE_BYTES_MAX = 1 << 30
+"""What `archive_bytes_max` may be set to."""
 BOUNDARY_HEX = 40
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -57,8 +59,10 @@ class FeedSettings:
     def __post_init__(self) -> None:
         if self.archive_events_max < 1:
             raise InvalidSetting("archive_events_max must be at least 1")
-        if self.archive_bytes_max < 1:
-            raise InvalidSetting("archive_bytes_max must be at least 1")
+        if not 1 <= self.archive_bytes_max <= PAGE_BYTES_MAX:
+            raise InvalidSetting(
+                f"archive_bytes_max must be from 1 to {PAGE_BYTES_MAX}: an open page is kept in memory"
+            )
         seen: set[str] = set()
         for header in self.extra_headers:
             name = header.lower()

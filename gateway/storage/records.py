@@ -27,7 +27,7 @@ class EntityRecord(NamedTuple):
     first_ordinal: int
 
 
-_LAYOUT: Final = Struct(">5qB34s")
+_LAYOUT: Final = Struct(">3q2IB34s")
 """First ordinal, ordinal, time, start, length, kind, ETag. Being the first, and never negative, first
 ordinals compare as the bytes do."""
 

@@ -91,6 +91,7 @@ def test_what_is_printed_gives_the_same_configuration_again_without_passwords(tm
         ("", {}, {"partitions": "two"}, "--partitions is 'two'"),
         ("", {}, {"partitions": "0"}, "partitions is 0: it goes from 1"),
         ("", {}, {"archive_events_max": "0"}, "archive_events_max must be at least 1"),
+        ("", {}, {"archive_bytes_max": str(1 << 31)}, "archive_bytes_max must be from 1 to 1073741824"),
         ("", {}, {"listen": "8080"}, "write HOST:PORT"),
         ("", {}, {"listen": "localhost:99999"}, "write HOST:PORT"),
         ("", {}, {"authority": "not a host"}, "not a host name"),

@@ -9,6 +9,7 @@ from gateway.core.state import DELETED, UNKNOWN, Kind, etag_of
 from gateway.storage.records import RECORD_BYTES, EntityRecord, ordinal_bytes, packed, unpacked
 
 ordinals = st.integers(0, (1 << 63) - 1)
+sizes = st.integers(0, (1 << 32) - 1)
 states = st.one_of(
     st.binary(max_size=3).map(lambda body: (Kind.PRESENT, etag_of(None, body))),
     st.sampled_from([(DELETED.kind, DELETED.etag), (UNKNOWN.kind, UNKNOWN.etag)]),
@@ -18,8 +19,8 @@ records = st.builds(
     states,
     ordinals,
     st.none() | st.integers(-(1 << 62), 1 << 62),
-    ordinals,
-    ordinals,
+    sizes,
+    sizes,
     st.booleans(),
     ordinals,
 )
