@@ -56,6 +56,8 @@ class Entity(NamedTuple):
 UNKNOWN = Entity(Kind.UNKNOWN, UNKNOWN_ETAG, None, b"")
 DELETED = Entity(Kind.DELETED, "", None, b"")
 
+_EMPTY = sha256()
+"""To copy a hash is cheaper than to begin one."""
 # Looking up a member of an enumeration costs as much as a call.
 _PUT = Method.PUT
 _PRESENT = Kind.PRESENT
@@ -73,7 +75,7 @@ def etag_of(content_type: str | None, body: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def _begun(content_type: str | None) -> Hash:
-    """The hash of what comes before a body: to copy it is cheaper than to hash it again."""
+    """The hash of what comes before a body."""
     return sha256(f"{content_type or ''}\0".encode())
 
 
@@ -140,7 +142,9 @@ class Digest(NamedTuple):
 
 def term(target: str, etag: str) -> int:
     """What one entity adds to a digest: SHA-256(target, NUL, ETag with its quotes) as a number."""
-    return int.from_bytes(sha256(f"{target}\0{etag}".encode()).digest())
+    state = _EMPTY.copy()
+    state.update(f"{target}\0{etag}".encode())
+    return int.from_bytes(state.digest())
 
 
 def _patched(entity: Entity | None, event: Event) -> Entity:

@@ -32,7 +32,6 @@ CREATE TABLE digest (
 """
 
 _DIGEST_BYTES = 32
-_PATCH = Method.PATCH
 
 
 class Folded(NamedTuple):
@@ -95,36 +94,33 @@ class EntityTable:
 
     def fold(self, changes: Sequence[Change], load: Load, digest: Digest) -> Folded:
         """Apply `changes` within a transaction; `digest` is the one before. Raises what `load` raises."""
-        last: dict[str, Change] = {}
-        firsts: dict[str, int] = {}
-        """Of targets with several changes: the ordinal of the first."""
-        patched: dict[str, Entity] = {}
-        for change in changes:
-            event = change.event
-            target = event.target
-            if target in last:
-                firsts.setdefault(target, last[target].ordinal)
-            if event.method is _PATCH:
-                patched[target] = self._patch(event, patched.get(target), last.get(target), load)
-            elif patched:
-                patched.pop(target, None)
-            last[target] = change
+        targets = [change.event.target for change in changes]
+        last = dict(zip(targets, changes, strict=True))
+        chains: dict[str, list[Change]] = {}
+        """The changes of each target, if there are several of any."""
+        if len(last) < len(changes):
+            for target, change in zip(targets, changes, strict=True):
+                chains.setdefault(target, []).append(change)
         before = self._before(last)
         records: dict[str, bytes] = {}
         steps: list[tuple[str, str, str]] = []
+        bodies: list[tuple[str, int, str | None, bytes]] = []
         outdated: list[tuple[str]] = []
         new: list[tuple[int, str]] = []
-        for target, (ordinal, event, start, length) in last.items():
+        for target, change in last.items():
+            ordinal, event, start, length = change
+            found = before.get(target)
             state = settled(event)
+            has_body = False
             if state is not None:
                 kind, etag = state
-                has_body = False
             else:
-                kind, etag, *_ = patched[target]
+                kind, etag, content_type, body, _ = _patched(chains.get(target, [change]), found, load)
                 has_body = kind is Kind.PRESENT
-            found = before.get(target)
+                if has_body:
+                    bodies.append((target, ordinal, content_type, body))
             if found is None:
-                etag_before, first = "", firsts.get(target, ordinal)
+                etag_before, first = "", chains[target][0].ordinal if chains else ordinal
                 new.append((first, target))
             else:
                 etag_before, first = found.etag, found.first_ordinal
@@ -141,11 +137,6 @@ class EntityTable:
                 kind._value_ + PATCHED if has_body else kind._value_,
                 etag.encode(),
             )
-        bodies = [
-            (target, last[target].ordinal, entity.content_type, entity.body)
-            for target, entity in patched.items()
-            if entity.kind is Kind.PRESENT
-        ]
         digest = digest.with_changes(steps)
         if outdated:
             self._db.executemany("DELETE FROM patched WHERE target = ?", outdated)
@@ -157,17 +148,6 @@ class EntityTable:
         )
         self._recent.add(records)
         return Folded(digest, new)
-
-    def _patch(self, event: Event, base: Entity | None, last: Change | None, load: Load) -> Entity:
-        """What a PATCH makes of `base`, which a patch has made, or of the `last` change, or of the record."""
-        if base is None and last is not None:
-            base = apply(None, last.event)
-        elif base is None:
-            record = self.record(event.target)
-            base = None if record is None else load(record)
-        entity = apply(base, event)
-        assert entity is not None, "no change is a POST, and all others give a state"
-        return entity
 
     def merge_some(self) -> None:
         """To be called behind `fold`, before its transaction ends: it may take a while."""
@@ -224,6 +204,24 @@ class EntityTable:
             kept = orjson.loads(self._db.execute(query, (asked,)).fetchone()[0])
             found.update((target, unpacked(target, bytes.fromhex(text))) for target, text in kept.items())
         return found
+
+
+def _patched(chain: Sequence[Change], before: EntityRecord | None, load: Load) -> Entity:
+    """What the changes of one target, the last of them a PATCH, make of it; raises what `load` raises."""
+    patches: list[Event] = []
+    entity: Entity | None
+    for change in reversed(chain):
+        event = change.event
+        if event.method is not Method.PATCH:
+            entity = apply(None, event)
+            break
+        patches.append(event)
+    else:
+        entity = None if before is None else load(before)
+    for patch in reversed(patches):
+        entity = apply(entity, patch)
+    assert entity is not None, "no change is a POST, and all others give a state"
+    return entity
 
 
 def _with_time_of(stored: bytes, before: bytes) -> bytes:
