@@ -28,6 +28,7 @@ UNKNOWN_ETAG = '"unknown"'
 
 _CONTENT_ENCODING = "content-encoding"
 _MASK = (1 << 256) - 1
+_SPELLED_BYTES = 16
 
 
 class Kind(IntEnum):
@@ -68,9 +69,13 @@ def etag_of(content_type: str | None, body: bytes) -> str:
 
     The first 32 hex digits of SHA-256(content type, NUL, body); no content type counts as an empty one.
     """
+    return f'"{_spelled(content_type, body).hex()}"'
+
+
+def _spelled(content_type: str | None, body: bytes) -> bytes:
     state = _begun(content_type).copy()
     state.update(body)
-    return f'"{state.digest()[:16].hex()}"'
+    return state.digest()[:_SPELLED_BYTES]
 
 
 @lru_cache(maxsize=256)
@@ -79,15 +84,16 @@ def _begun(content_type: str | None) -> Hash:
     return sha256(f"{content_type or ''}\0".encode())
 
 
-def settled(event: Event) -> tuple[Kind, str] | None:
-    """Kind and ETag of the state that `event` makes whatever was before, or None where that counts.
+def settled(event: Event) -> tuple[Kind, str, bytes] | None:
+    """Kind, ETag, and the bytes that it spells in hex, of the state that `event` makes whatever was before.
 
-    All that most events need: what `apply` gives is then `apply(None, event)`.
+    None where that counts. All that most events need: what `apply` gives is then `apply(None, event)`.
     """
     method = event.method
     if method is _PUT:
-        return _PRESENT, etag_of(event.content_type, event.body)
-    return (Kind.DELETED, "") if method is Method.DELETE else None
+        spelled = _spelled(event.content_type, event.body)
+        return _PRESENT, f'"{spelled.hex()}"', spelled
+    return (Kind.DELETED, "", b"") if method is Method.DELETE else None
 
 
 def apply(entity: Entity | None, event: Event) -> Entity | None:
@@ -99,7 +105,7 @@ def apply(entity: Entity | None, event: Event) -> Entity | None:
     state = settled(event)
     if state is None:
         return _patched(entity, event) if event.method is Method.PATCH else entity
-    kind, etag = state
+    kind, etag, _ = state
     if kind is Kind.DELETED:
         return DELETED
     return Entity(kind, etag, event.content_type, event.body, event.extra_headers)

@@ -19,7 +19,7 @@ from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply, se
 
 from . import recent
 from .recent import RecentRecords
-from .records import NO_TIME, PATCHED, EntityRecord, ordinal_bytes, pack, packed, unpacked
+from .records import NO_TIME, PATCHED, EntityRecord, ordinal_bytes, pack, packed, spelled, unpacked
 
 SCHEMA = f"""
 {recent.SCHEMA}
@@ -113,9 +113,10 @@ class EntityTable:
             state = settled(event)
             has_body = False
             if state is not None:
-                kind, etag = state
+                kind, etag, hashed = state
             else:
                 kind, etag, content_type, body, _ = _patched(chains.get(target, [change]), found, load)
+                hashed = spelled(kind, etag)
                 has_body = kind is Kind.PRESENT
                 if has_body:
                     bodies.append((target, ordinal, content_type, body))
@@ -135,7 +136,7 @@ class EntityTable:
                 start,
                 length,
                 kind._value_ + PATCHED if has_body else kind._value_,
-                etag.encode(),
+                hashed,
             )
         digest = digest.with_changes(steps)
         if outdated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from gateway.core.state import Kind
+from gateway.core.state import DELETED, UNKNOWN, Kind
 
 
 class EntityRecord(NamedTuple):
@@ -27,38 +27,40 @@ class EntityRecord(NamedTuple):
     first_ordinal: int
 
 
-_LAYOUT: Final = Struct(">3q2IB34s")
-"""First ordinal, ordinal, time, start, length, kind, ETag. Being the first, and never negative, first
-ordinals compare as the bytes do."""
+_LAYOUT: Final = Struct(">3q2IB16s")
+"""First ordinal, ordinal, time, start, length, kind, and the bytes that the ETag spells. Being the first, and
+never negative, first ordinals compare as the bytes do."""
 
 pack: Final = _LAYOUT.pack
 RECORD_BYTES: Final = _LAYOUT.size
 PATCHED: Final = 4
 """Added to the kind."""
 NO_TIME: Final = -(1 << 63)
+# Both lookups cost as much as all the rest.
+_KINDS: Final = {kind.value: kind for kind in Kind}
+_PRESENT: Final = Kind.PRESENT
+_OTHER_ETAGS: Final = {Kind.DELETED: DELETED.etag, Kind.UNKNOWN: UNKNOWN.etag}
+
+
+def spelled(kind: Kind, etag: str) -> bytes:
+    """The bytes that an ETag spells in hex; where there is no body, the kind alone tells the ETag."""
+    return bytes.fromhex(etag[1:-1]) if kind is Kind.PRESENT else b""
 
 
 def packed(record: EntityRecord) -> bytes:
     """The stored form; the target is kept beside it."""
     _, kind, etag, ordinal, modified_ms, start, length, patched, first = record
     time = NO_TIME if modified_ms is None else modified_ms
-    return pack(first, ordinal, time, start, length, kind + PATCHED * patched, etag.encode())
+    return pack(first, ordinal, time, start, length, kind + PATCHED * patched, spelled(kind, etag))
 
 
 def unpacked(target: str, stored: bytes) -> EntityRecord:
     """The record that `packed` has made bytes of."""
-    first, ordinal, time, start, length, kind, etag = _LAYOUT.unpack(stored)
-    return EntityRecord(
-        target,
-        Kind(kind % PATCHED),
-        etag.rstrip(b"\0").decode(),
-        ordinal,
-        None if time == NO_TIME else time,
-        start,
-        length,
-        kind >= PATCHED,
-        first,
-    )
+    first, ordinal, time, start, length, state, digest = _LAYOUT.unpack(stored)
+    kind = _KINDS[state % PATCHED]
+    etag = f'"{digest.hex()}"' if kind is _PRESENT else _OTHER_ETAGS[kind]
+    modified_ms = None if time == NO_TIME else time
+    return EntityRecord(target, kind, etag, ordinal, modified_ms, start, length, state >= PATCHED, first)
 
 
 def ordinal_bytes(ordinal: int) -> bytes:

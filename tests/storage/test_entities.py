@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.core.errors import PageDamaged
 from gateway.core.event import Event, Method
 from gateway.core.pages import Paginator
-from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply
+from gateway.core.state import DELETED, UNKNOWN, Digest, Entity, Kind, apply, etag_of
 from gateway.storage.contract import FeedReader, FeedWriter
 from gateway.storage.filestore import FeedStore, StoredFeed
 from gateway.storage.memory import MemoryFeed
@@ -161,7 +161,7 @@ def test_state_that_was_lost_or_falsified_is_made_again_from_the_pages(tmp_path)
     store.close()
     database = sqlite3.connect(tmp_path / "catalogue.sqlite")
     database.execute("DELETE FROM entities WHERE target = '/a'")
-    wrong = packed(records[2]._replace(etag="x", ordinal=0))
+    wrong = packed(records[2]._replace(etag=etag_of(None, b"x"), ordinal=0))
     database.execute("UPDATE entities SET record = ? WHERE target = '/c'", (wrong,))
     database.execute("UPDATE patched SET body = '[]'")
     database.execute("UPDATE digest SET entities = 7")
