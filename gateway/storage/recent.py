@@ -24,7 +24,7 @@ CREATE TABLE merged (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT
 INSERT INTO merged VALUES (1, 0);
 """
 
-MERGED_RECORDS_MIN = 32_768
+MERGED_RECORDS_MIN = 16_384
 """So many have to come together before they are merged: about as many as the pages of a large table."""
 WRITTEN_RECORDS_MAX = 65_536
 """With so many written since the last time they are merged too, so that a start has no more to read."""

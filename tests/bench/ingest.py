@@ -1,17 +1,20 @@
 """Ingest: from the node into durable pages, against a bare proton receiver that only decodes each message.
 
-And against itself without the upkeep of current state, which is what that upkeep costs.
+And against itself without the upkeep of current state, which is what that upkeep costs. Both run side by side
+on one core and are compared by the processor time that an event takes: one behind the other, two runs of the
+very same program differ by a fifth, as the machine's speed changes between them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gateway.amqp.sections import encode_message
@@ -19,7 +22,7 @@ from gateway.amqp.sender import LogSender
 from gateway.core.mapping import native_message
 from tests.bench.result import Result, paired
 from tests.bench.tools import LOAD_CORE, SERVER_CORE, on_core, sample_event
-from tests.servers import gateway, log_node
+from tests.servers import Server, gateway, log_node
 
 EVENTS = 100_000
 """About five seconds of them: enough for state to be merged again and again."""
@@ -34,16 +37,17 @@ def ingest(folder: Path) -> Iterator[Result]:
         node.start()
     try:
         asyncio.run(_fill(node.amqp))
-        ours, theirs, stateless = [], [], []
+        ours, theirs, upkeep, stateless = [], [], [], []
         for number in range(ROUNDS):
             ours.append(EVENTS / _gateway_seconds(folder / f"data-{number}", node.amqp))
-            data = folder / f"stateless-{number}"
-            stateless.append(EVENTS / _gateway_seconds(data, node.amqp, STATELESS))
             theirs.append(EVENTS / _receiver_seconds(node.amqp))
+            with_state, without_state = _side_by_side(folder, number, node.amqp)
+            upkeep.append(with_state)
+            stateless.append(without_state)
     finally:
         node.stop()
     yield paired("ingest", ours, theirs, "bare proton receiver", "events/s", 0.8)
-    yield paired("ingest, upkeep of state", ours, stateless, "without it", "events/s", 0.85)
+    yield paired("ingest, upkeep of state", upkeep, stateless, "without it", "events/CPU s", 0.85)
 
 
 async def _fill(url: str) -> None:
@@ -58,19 +62,15 @@ async def _fill(url: str) -> None:
     await sender.close()
 
 
-def _gateway_seconds(data: Path, broker: str, module: str = "gateway") -> float:
+def _gateway_seconds(data: Path, broker: str) -> float:
     """From the first event in the feed to the last one; the feed is looked at ten times a second."""
     server = gateway(data, "--broker", broker)
-    server.module = module
     with on_core(SERVER_CORE):
         server.start(ready=False)
     try:
         started = first = 0.0
         while True:
-            with urllib.request.urlopen(f"{server.http}/feeds/events") as response:
-                partitions = json.load(response)["partitions"]
-            events = partitions[0]["events"] if partitions else 0
-            now = time.perf_counter()
+            events, now = _events(server), time.perf_counter()
             if events and not started:
                 started, first = now, events
             if events == EVENTS:
@@ -78,6 +78,45 @@ def _gateway_seconds(data: Path, broker: str, module: str = "gateway") -> float:
             time.sleep(0.05)
     finally:
         server.stop()
+
+
+def _side_by_side(folder: Path, number: int, broker: str) -> list[float]:
+    """Events for a second of processor time, with and without state, while both ingest."""
+    servers = [gateway(folder / f"{name}-{number}", "--broker", broker) for name in ("with", "without")]
+    servers[1].module = STATELESS
+    try:
+        for server in servers:
+            with on_core(SERVER_CORE):
+                server.start(ready=False)
+        before = _when(servers, lambda events: min(events) >= EVENTS // 20)
+        after = _when(servers, lambda events: max(events) >= EVENTS - EVENTS // 20)
+    finally:
+        for server in servers:
+            server.stop()
+    return [
+        (events - events_before) / (seconds - seconds_before)
+        for (events, seconds), (events_before, seconds_before) in zip(after, before, strict=True)
+    ]
+
+
+def _when(servers: list[Server], reached: Callable[[list[int]], bool]) -> list[tuple[int, float]]:
+    """Events and seconds of processor time of each server, once `reached` says so of their events."""
+    while True:
+        found = [(_events(server), _processor_seconds(server.pid)) for server in servers]
+        if reached([events for events, _ in found]):
+            return found
+        time.sleep(0.05)
+
+
+def _events(server: Server) -> int:
+    with urllib.request.urlopen(f"{server.http}/feeds/events") as response:
+        partitions = json.load(response)["partitions"]
+    return partitions[0]["events"] if partitions else 0
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _receiver_seconds(broker: str) -> float:
