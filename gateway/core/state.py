@@ -62,6 +62,7 @@ _EMPTY = sha256()
 # Looking up a member of an enumeration costs as much as a call.
 _PUT = Method.PUT
 _PRESENT = Kind.PRESENT
+_SETTLED_DELETE = Kind.DELETED, "", b""
 
 
 def etag_of(content_type: str | None, body: bytes) -> str:
@@ -84,16 +85,20 @@ def _begun(content_type: str | None) -> Hash:
     return sha256(f"{content_type or ''}\0".encode())
 
 
-def settled(event: Event) -> tuple[Kind, str, bytes] | None:
-    """Kind, ETag, and the bytes that it spells in hex, of the state that `event` makes whatever was before.
+def settled(events: Iterable[Event]) -> list[tuple[Kind, str, bytes] | None]:
+    """Kind, ETag, and the bytes that it spells in hex, of the state that each makes whatever was before.
 
-    None where that counts. All that most events need: what `apply` gives is then `apply(None, event)`.
+    None where that counts. All that most events need: what `apply` gives is then `apply(None, event)`. Many
+    at once, as between other steps each hash finds the processor's caches full of these.
     """
-    method = event.method
-    if method is _PUT:
-        spelled = _spelled(event.content_type, event.body)
-        return _PRESENT, f'"{spelled.hex()}"', spelled
-    return (Kind.DELETED, "", b"") if method is Method.DELETE else None
+    states: list[tuple[Kind, str, bytes] | None] = []
+    for method, _, content_type, body, _, _ in events:
+        if method is _PUT:
+            spelled = _spelled(content_type, body)
+            states.append((_PRESENT, f'"{spelled.hex()}"', spelled))
+        else:
+            states.append(_SETTLED_DELETE if method is Method.DELETE else None)
+    return states
 
 
 def apply(entity: Entity | None, event: Event) -> Entity | None:
@@ -102,7 +107,7 @@ def apply(entity: Entity | None, event: Event) -> Entity | None:
     None is a target that never had state, which only a POST leaves so. Raises nothing: an event that cannot
     be applied gives UNKNOWN.
     """
-    state = settled(event)
+    (state,) = settled((event,))
     if state is None:
         return _patched(entity, event) if event.method is Method.PATCH else entity
     kind, etag, _ = state

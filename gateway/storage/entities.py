@@ -107,10 +107,10 @@ class EntityTable:
         bodies: list[tuple[str, int, str | None, bytes]] = []
         outdated: list[tuple[str]] = []
         new: list[tuple[int, str]] = []
-        for target, change in last.items():
+        states = settled([change.event for change in last.values()])
+        for (target, change), state in zip(last.items(), states, strict=True):
             ordinal, event, start, length = change
             found = before.get(target)
-            state = settled(event)
             has_body = False
             if state is not None:
                 kind, etag, hashed = state

@@ -93,6 +93,7 @@ class RecentRecords:
         self._seen_version = version
 
     def get(self, target: str) -> bytes | None:
+        """The newest record of a target, or None if those of the table have it, or none do."""
         return self._new.get(target) or self._merging.get(target)
 
     def without(self, targets: Iterable[str]) -> list[str]:
