@@ -145,7 +145,7 @@ class Catalogue:
                     "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?)",
                     (batch.position.offset, batch.position.sha256, batch.position.gap_before),
                 )
-            return self._entities.fold(batch.changes, load, digest) if batch.changes else Folded(digest, [])
+            return self._entities.fold(batch.changes, load, digest) if batch.changes else Folded(digest, {})
         except BaseException:
             self._roll_back()
             raise

@@ -35,13 +35,10 @@ _DIGEST_BYTES = 32
 
 
 class Folded(NamedTuple):
-    """What changes have made: the digest after them, and the targets that had no record before.
-
-    The latter come with the ordinal of the event that first gave them a state, in ascending order.
-    """
+    """What changes have made: the digest after them, and the records of targets that had none before."""
 
     digest: Digest
-    new: list[tuple[int, str]]
+    new: dict[str, bytes]
 
 
 Load = Callable[[EntityRecord], Entity]
@@ -106,7 +103,6 @@ class EntityTable:
         steps: list[tuple[str, str, str]] = []
         bodies: list[tuple[str, int, str | None, bytes]] = []
         outdated: list[tuple[str]] = []
-        new: list[tuple[int, str]] = []
         states = settled([change.event for change in last.values()])
         for (target, change), state in zip(last.items(), states, strict=True):
             ordinal, event, start, length = change
@@ -122,7 +118,6 @@ class EntityTable:
                     bodies.append((target, ordinal, content_type, body))
             if found is None:
                 etag_before, first = "", chains[target][0].ordinal if chains else ordinal
-                new.append((first, target))
             else:
                 etag_before, first = found.etag, found.first_ordinal
                 if found.patched and not has_body:
@@ -148,6 +143,7 @@ class EntityTable:
             (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),
         )
         self._recent.add(records)
+        new = {target: record for target, record in records.items() if target not in before}
         return Folded(digest, new)
 
     def merge_some(self) -> None:

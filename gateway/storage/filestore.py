@@ -38,7 +38,7 @@ from .catalogue import Catalogue
 from .contract import Head
 from .entities import Folded, without_body
 from .files import AppendFile, Files, FolderLock, OsFiles
-from .records import EntityRecord
+from .records import EntityRecord, started_in
 
 CATALOGUE = "catalogue.sqlite"
 PAGES = "pages"
@@ -209,8 +209,8 @@ class FeedStore(StoredFeed):
         """Whether the names of all page files are synced."""
         self._damaged: dict[int, Page] = {}
         self._advancing = Lock()
-        self._new: list[tuple[int, str]] = []
-        """The newest targets and their first ordinals: all of those from `_new_from` on."""
+        self._new: dict[str, bytes] = {}
+        """The first records of the newest targets: all of those from `_new_from` on."""
         self._new_from = 0
         try:
             with _disk_errors(folder):
@@ -310,13 +310,14 @@ class FeedStore(StoredFeed):
         with self._advancing:
             if start >= self._new_from:
                 # Nobody asks for what was counted.
-                self._new = [pair for pair in self._new if pair[0] >= start]
+                self._new = started_in(self._new, start)
                 self._new_from = start
-                return sorted(target for first, target in self._new if first < end and target > after)[:limit]
+                found = started_in(self._new, start, end)
+                return sorted(target for target in found if target > after)[:limit]
         return super().targets_from(start, end, after, limit)
 
-    def _remember_new(self, new: list[tuple[int, str]]) -> None:
-        self._new += new
+    def _remember_new(self, new: dict[str, bytes]) -> None:
+        self._new.update(new)
         if len(self._new) > NEW_TARGETS_MAX:
             self._new.clear()
             self._new_from = self._head.next_ordinal

@@ -15,7 +15,7 @@ from itertools import chain
 
 import orjson
 
-from .records import RECORD_BYTES, ordinal_bytes
+from .records import RECORD_BYTES, started_in
 
 SCHEMA = """
 CREATE TABLE entities (target TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
@@ -129,13 +129,8 @@ class RecentRecords:
 
     def firsts(self, start: int, end: int, after: str) -> set[str]:
         """The targets behind `after` whose first ordinal is in [start, end)."""
-        low, high = ordinal_bytes(start), ordinal_bytes(end)
-        return {
-            target
-            for records in (self._merging, self._new)
-            for target, record in records.items()
-            if low <= record < high and target > after
-        }
+        found = started_in(self._merging, start, end) | started_in(self._new, start, end)
+        return {target for target in found if target > after}
 
     def _begin(self) -> None:
         self._merging, self._new = self._new, {}

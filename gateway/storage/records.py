@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -36,6 +37,7 @@ RECORD_BYTES: Final = _LAYOUT.size
 PATCHED: Final = 4
 """Added to the kind."""
 NO_TIME: Final = -(1 << 63)
+_ORDINAL_END: Final = 1 << 63
 # Both lookups cost as much as all the rest.
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _PRESENT: Final = Kind.PRESENT
@@ -66,3 +68,9 @@ def unpacked(target: str, stored: bytes) -> EntityRecord:
 def ordinal_bytes(ordinal: int) -> bytes:
     """What the stored forms with this first ordinal, or a greater one, are not less than."""
     return ordinal.to_bytes(8)
+
+
+def started_in(records: Mapping[str, bytes], start: int, end: int = _ORDINAL_END) -> dict[str, bytes]:
+    """Those of the stored forms, by target, whose first ordinal is in [start, end)."""
+    low, high = ordinal_bytes(start), ordinal_bytes(end)
+    return {target: record for target, record in records.items() if low <= record < high}

@@ -12,7 +12,7 @@ from gateway.storage.entities import EntityTable, Folded, Load
 
 
 def _no_fold(_: EntityTable, changes: Sequence[Change], load: Load, digest: Digest) -> Folded:
-    return Folded(digest, [])
+    return Folded(digest, {})
 
 
 if __name__ == "__main__":
