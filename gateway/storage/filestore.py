@@ -209,8 +209,8 @@ class FeedStore(StoredFeed):
         """Whether the names of all page files are synced."""
         self._damaged: dict[int, Page] = {}
         self._advancing = Lock()
-        self._new: dict[str, bytes] = {}
-        """The first records of the newest targets: all of those from `_new_from` on."""
+        self._new: list[tuple[str, bytes]] = []
+        """The newest targets and their first records: all of those from `_new_from` on."""
         self._new_from = 0
         try:
             with _disk_errors(folder):
@@ -310,14 +310,14 @@ class FeedStore(StoredFeed):
         with self._advancing:
             if start >= self._new_from:
                 # Nobody asks for what was counted.
-                self._new = started_in(self._new, start)
+                self._new = list(started_in(self._new, start))
                 self._new_from = start
                 found = started_in(self._new, start, end)
-                return sorted(target for target in found if target > after)[:limit]
+                return sorted(target for target, _ in found if target > after)[:limit]
         return super().targets_from(start, end, after, limit)
 
     def _remember_new(self, new: dict[str, bytes]) -> None:
-        self._new.update(new)
+        self._new += new.items()
         if len(self._new) > NEW_TARGETS_MAX:
             self._new.clear()
             self._new_from = self._head.next_ordinal

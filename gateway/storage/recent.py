@@ -129,8 +129,8 @@ class RecentRecords:
 
     def firsts(self, start: int, end: int, after: str) -> set[str]:
         """The targets behind `after` whose first ordinal is in [start, end)."""
-        found = started_in(self._merging, start, end) | started_in(self._new, start, end)
-        return {target for target in found if target > after}
+        records = chain(self._merging.items(), self._new.items())
+        return {target for target, _ in started_in(records, start, end) if target > after}
 
     def _begin(self) -> None:
         self._merging, self._new = self._new, {}

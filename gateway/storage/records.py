@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -70,7 +70,9 @@ def ordinal_bytes(ordinal: int) -> bytes:
     return ordinal.to_bytes(8)
 
 
-def started_in(records: Mapping[str, bytes], start: int, end: int = _ORDINAL_END) -> dict[str, bytes]:
-    """Those of the stored forms, by target, whose first ordinal is in [start, end)."""
+def started_in(
+    records: Iterable[tuple[str, bytes]], start: int, end: int = _ORDINAL_END
+) -> Iterator[tuple[str, bytes]]:
+    """Those targets and stored forms whose first ordinal is in [start, end)."""
     low, high = ordinal_bytes(start), ordinal_bytes(end)
-    return {target: record for target, record in records.items() if low <= record < high}
+    return (pair for pair in records if low <= pair[1] < high)
