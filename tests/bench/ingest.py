@@ -63,7 +63,7 @@ async def _fill(url: str) -> None:
 
 
 def _gateway_seconds(data: Path, broker: str) -> float:
-    """From the first event in the feed to the last one; the feed is looked at ten times a second."""
+    """From the first event in the feed to the last one; the feed is looked at twenty times a second."""
     server = gateway(data, "--broker", broker)
     with on_core(SERVER_CORE):
         server.start(ready=False)
