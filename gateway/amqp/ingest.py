@@ -24,6 +24,7 @@ from gateway.core.errors import (
     GatewayError,
     LogUnavailable,
     MessageRefused,
+    PageDamaged,
     StoreFailed,
     UnmappableMessage,
 )
@@ -31,7 +32,7 @@ from gateway.core.event import Event, Method
 from gateway.core.identity import ContentID
 from gateway.core.mapping import Mapping, log_time
 from gateway.core.message import Message
-from gateway.core.pages import Batch, LogPosition, Paginator, Quarantined
+from gateway.core.pages import Batch, LogPosition, Page, Paginator, Quarantined
 from gateway.storage.contract import FeedWriter
 
 from .backoff import Backoff
@@ -51,6 +52,8 @@ BATCH_EVENTS_GOOD = 32
 GATHER_S = 0.0003
 CATCH_UP_GATHER_S = 0.005
 """The same for a feed that lacks what the log had before: nobody waits for one of these events."""
+LOOK_S = 1.0
+"""Between looks whether a reader has found the open page damaged."""
 STAGED_EVENTS_MAX = 256
 STAGED_BYTES_MAX = 512 * 1024
 """Of a batch that is staged in the event loop; a larger one is written in the thread as a whole."""
@@ -140,9 +143,9 @@ class Ingest:
 
     async def _attachment(self, backoff: Backoff) -> None:
         """One attachment from beginning to end; raises the GatewayError that ended it, if one did."""
-        head = self._store.head.page
-        if head is not None and head in self._store.damaged_pages():
-            await repair_page(self._broker, self._store, head, self._map)
+        damaged = self._damaged_head()
+        if damaged is not None:
+            await repair_page(self._broker, self._store, damaged, self._map)
         self._begin()
         client = await Client.connect(self._broker, f"wes-{self._name.log}-{self._name.partition}")
         try:
@@ -167,13 +170,24 @@ class Ingest:
     async def _until_over(self, consumer: Consumer) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait((stop, consumer.ended, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            over = stop, consumer.ended, self._failed
+            while not any(one.done() for one in over):
+                await asyncio.wait(over, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                damaged = self._damaged_head()
+                if damaged is not None and not damaged.sealed and not self._failed.done():
+                    base = self._store.settings.links.base
+                    raise PageDamaged(damaged.number, base, "it must be repaired first")
         finally:
             stop.cancel()
         if self._failed.done():
             raise self._failed.result()
         if not self._stop.is_set():
             raise LogUnavailable(await consumer.ended)
+
+    def _damaged_head(self) -> Page | None:
+        """The last page, if it is damaged: nothing can follow it before its repair."""
+        head = self._store.head.page
+        return head if head is not None and head in self._store.damaged_pages() else None
 
     async def _check_log(self, client: Client) -> None:
         """A log that ends before our last message is not the one that it came from."""

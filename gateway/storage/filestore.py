@@ -207,7 +207,7 @@ class FeedStore(StoredFeed):
         """Whether the open page's file is written and not yet synced."""
         self._named = True
         """Whether the names of all page files are synced."""
-        self._damaged: dict[int, Page] = {}
+        self._damaged: set[int] = set()
         self._advancing = Lock()
         self._new: list[tuple[str, bytes]] = []
         """The newest targets and their first records: all of those from `_new_from` on."""
@@ -278,7 +278,9 @@ class FeedStore(StoredFeed):
         self._failed = False
 
     def damaged_pages(self) -> list[Page]:
-        return [self._damaged[number] for number in sorted(self._damaged)]
+        # As they are committed now: an open page may have grown since its damage was found.
+        pages = [self.page(number) for number in sorted(self._damaged)]
+        return [page for page in pages if page is not None]
 
     def verify(self, page: Page) -> bool:
         try:
@@ -302,7 +304,7 @@ class FeedStore(StoredFeed):
                 file.close()
             self._files.rename(temporary, self._path(page.number))
             self._files.sync_folder(self._folder / PAGES)
-        self._damaged.pop(page.number, None)
+        self._damaged.discard(page.number)
         if not page.sealed:
             self._open_file(page, data)
 
@@ -361,9 +363,7 @@ class FeedStore(StoredFeed):
                 self._files.remove(self._folder / PAGES / name)
         for number, length in log.sealed_pages():
             if sizes.get(str(number)) != length:
-                damaged = log.page(number)
-                assert damaged is not None
-                self._damaged[number] = damaged
+                self._damaged.add(number)
         if page is not None and not page.sealed:
             with suppress(PageDamaged):
                 data = self._read_checked(page)
@@ -375,7 +375,7 @@ class FeedStore(StoredFeed):
         try:
             return super()._published(record, page)
         except PageDamaged:
-            self._damaged[page.number] = page
+            self._damaged.add(page.number)
             raise
 
     def _read_checked(self, page: Page) -> bytes:
@@ -383,10 +383,12 @@ class FeedStore(StoredFeed):
         try:
             return super()._read_checked(page)
         except PageDamaged:
-            self._damaged[page.number] = page
+            self._damaged.add(page.number)
             raise
 
     def _open_file(self, page: Page, data: bytes) -> None:
+        if self._file is not None:
+            self._file.close()
         self._file = self._files.open_append(self._path(page.number))
         self._head = replace(self._head, page=page, data=data)
 

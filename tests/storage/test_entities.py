@@ -34,6 +34,11 @@ def store(request, tmp_path) -> Iterator[FeedWriter]:
     made.close()
 
 
+def open_files() -> list[str]:
+    folder = Path("/proc/self/fd")
+    return [str(file.readlink()) for file in folder.iterdir() if file.is_symlink()]
+
+
 def put(target: str, body: bytes, content_type: str | None = JSON) -> Event:
     return Event(Method.PUT, target, content_type, body, TIME_MS)
 
@@ -146,6 +151,26 @@ def test_a_damaged_page_is_not_taken_for_the_state(tmp_path):
     store.replace(store.page(0), whole)
     publish(store, put("/e", b"5"), patch("/b", b'{"x": 1}'))
     assert entity(store, "/b").body == b'{"x":1}'
+    store.close()
+
+
+@pytest.mark.parametrize("others", [0, 4], ids=["grows", "is sealed"])
+def test_a_damaged_open_page_is_named_as_it_was_committed(tmp_path, others):
+    store = FeedStore(tmp_path, settings())
+    publish(store, put("/a", b"{}"))
+    path = tmp_path / "pages" / "0"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"{}", b"[]"))
+    # Its repair is of what is committed, not of the batch that found the damage.
+    changes = patch("/a", b'{"x": 1}'), *[put(f"/{number}", b"1") for number in range(others)]
+    with pytest.raises(PageDamaged):
+        publish(store, *changes)
+    assert store.damaged_pages() == [store.head.page]
+    store.replace(store.head.page, whole)
+    publish(store, *changes)
+    assert entity(store, "/a").body == b'{"x":1}'
+    assert store.verify(store.page(0)) is True
+    assert f"{path} (deleted)" not in open_files()
     store.close()
 
 
