@@ -22,7 +22,7 @@ from . import entities
 from .entities import EntityTable, Folded, Load
 from .records import EntityRecord
 
-FORMAT = 4
+FORMAT = 5
 BUSY_TIMEOUT_S = 10.0
 
 _SCHEMA = f"""
@@ -217,6 +217,12 @@ class Catalogue:
 
     def page_of(self, ordinal: int) -> Page | None:
         return self._page("WHERE first_ordinal <= ? ORDER BY first_ordinal DESC LIMIT 1", ordinal)
+
+    def page_number_of(self, ordinal: int) -> int:
+        """The number of the page that holds an event that there is."""
+        query = "SELECT number FROM pages WHERE first_ordinal <= ? ORDER BY first_ordinal DESC LIMIT 1"
+        number: int = self._db.execute(query, (ordinal,)).fetchone()[0]
+        return number
 
     def pages(self, start: int, end: int) -> list[Page]:
         """The pages that hold the events from `start` to before `end`, as far as there are any, in order."""

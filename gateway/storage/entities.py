@@ -1,8 +1,9 @@
 """The current state of a partition's targets, in its catalogue: what the events have made of them.
 
 A row tells where the event is that made the state, as a place in a page, so that no body is stored twice.
-Only what a patch has made has a body of its own here. Rows change in the transaction that commits their
-events, first among the recent ones (see there), and can be made again from the pages.
+Only what a patch has made has a body of its own here: in the order of the events, so that those of a batch
+are side by side. Rows change in the transaction that commits their events, first among the recent ones (see
+there), and can be made again from the pages.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .records import NO_TIME, PATCHED, EntityRecord, ordinal_bytes, pack, packed
 SCHEMA = f"""
 {recent.SCHEMA}
 CREATE TABLE patched (
-    target TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, content_type TEXT, body BLOB NOT NULL
+    ordinal INTEGER PRIMARY KEY, target TEXT NOT NULL, content_type TEXT, body BLOB NOT NULL
 );
 CREATE TABLE digest (
     one INTEGER PRIMARY KEY CHECK (one = 1), entities INTEGER NOT NULL, total BLOB NOT NULL
@@ -63,10 +64,8 @@ class EntityTable:
 
     def patched(self, record: EntityRecord) -> Entity | None:
         """The entity that a patch has made, or None if the target has changed since the record was read."""
-        row = self._db.execute(
-            "SELECT content_type, body FROM patched WHERE target = ? AND ordinal = ?",
-            (record.target, record.ordinal),
-        ).fetchone()
+        query = "SELECT content_type, body FROM patched WHERE ordinal = ?"
+        row = self._db.execute(query, (record.ordinal,)).fetchone()
         return None if row is None else Entity(record.kind, record.etag, *row)
 
     def targets_from(self, start: int, end: int, after: str, limit: int) -> list[str]:
@@ -101,8 +100,8 @@ class EntityTable:
         before = self._before(last)
         records: dict[str, bytes] = {}
         steps: list[tuple[str, str, str]] = []
-        bodies: list[tuple[str, int, str | None, bytes]] = []
-        outdated: list[tuple[str]] = []
+        bodies: list[tuple[int, str, str | None, bytes]] = []
+        outdated: list[tuple[int]] = []
         states = settled([change.event for change in last.values()])
         for (target, change), state in zip(last.items(), states, strict=True):
             ordinal, event, start, length = change
@@ -115,13 +114,13 @@ class EntityTable:
                 hashed = spelled(kind, etag)
                 has_body = kind is Kind.PRESENT
                 if has_body:
-                    bodies.append((target, ordinal, content_type, body))
+                    bodies.append((ordinal, target, content_type, body))
             if found is None:
                 etag_before, first = "", chains[target][0].ordinal if chains else ordinal
             else:
                 etag_before, first = found.etag, found.first_ordinal
-                if found.patched and not has_body:
-                    outdated.append((target,))
+                if found.patched:
+                    outdated.append((found.ordinal,))
             steps.append((target, etag_before, etag))
             time = event.modified_ms
             records[target] = pack(
@@ -135,9 +134,9 @@ class EntityTable:
             )
         digest = digest.with_changes(steps)
         if outdated:
-            self._db.executemany("DELETE FROM patched WHERE target = ?", outdated)
+            self._db.executemany("DELETE FROM patched WHERE ordinal = ?", outdated)
         if bodies:
-            self._db.executemany("INSERT OR REPLACE INTO patched VALUES (?, ?, ?, ?)", bodies)
+            self._db.executemany("INSERT INTO patched VALUES (?, ?, ?, ?)", bodies)
         self._db.execute(
             "INSERT OR REPLACE INTO digest VALUES (1, ?, ?)",
             (digest.entities, digest.total.to_bytes(_DIGEST_BYTES)),

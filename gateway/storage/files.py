@@ -29,7 +29,7 @@ class Files(Protocol):
 
     def open_append(self, path: Path) -> AppendFile: ...
 
-    def read(self, path: Path, start: int = 0, length: int = -1) -> bytes: ...
+    def read(self, path: Path, start: int, length: int) -> bytes: ...
 
     def sizes(self, folder: Path) -> dict[str, int]: ...
 
@@ -70,10 +70,16 @@ class OsFiles:
     def open_append(self, path: Path) -> AppendFile:
         return OsAppendFile(path)
 
-    def read(self, path: Path, start: int = 0, length: int = -1) -> bytes:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(length)
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Up to `length` bytes: fewer only where the file ends."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(fd, length, start)
+            while len(data) < length and (more := os.pread(fd, length - len(data), start + len(data))):
+                data += more
+            return data
+        finally:
+            os.close(fd)
 
     def sizes(self, folder: Path) -> dict[str, int]:
         with os.scandir(folder) as entries:

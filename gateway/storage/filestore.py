@@ -59,6 +59,7 @@ class StoredFeed:
 
     def __init__(self, folder: Path, *, files: Files | None = None) -> None:
         self._folder = folder
+        self._pages = folder / PAGES
         self._files = files or OsFiles()
         self._catalogue = Catalogue(folder / CATALOGUE, writable=False)
         # What may block runs in threads, beside those who must see each commit at once.
@@ -127,19 +128,19 @@ class StoredFeed:
         with self._using_aside:
             if record.patched:
                 return self._aside.patched(record)
-            page = _holding(record, self._aside)
-        return self._published(record, page)
+            number = self._aside.page_number_of(record.ordinal)
+        return self._published(record, number)
 
-    def _published(self, record: EntityRecord, page: Page) -> Entity:
-        """The entity that a PUT in `page` made; raises PageDamaged."""
-        path = self._path(page.number)
+    def _published(self, record: EntityRecord, number: int) -> Entity:
+        """The entity that a PUT in the page of that number made; raises PageDamaged."""
+        path = self._path(number)
         try:
             event = read_event(self._files.read(path, record.start, record.length))
         except (OSError, DecodeError) as error:
-            raise PageDamaged(page.number, str(path), f"an event in it cannot be read: {error}") from error
+            raise PageDamaged(number, str(path), f"an event in it cannot be read: {error}") from error
         entity = apply(None, event)
         if entity is None or entity.etag != record.etag:
-            raise PageDamaged(page.number, str(path), f"the event {record.ordinal} is not what was written")
+            raise PageDamaged(number, str(path), f"the event {record.ordinal} is not what was written")
         return entity
 
     def gaps(self) -> list[Gap]:
@@ -154,7 +155,7 @@ class StoredFeed:
         self._aside.close()
 
     def _path(self, number: int) -> Path:
-        return self._folder / PAGES / str(number)
+        return self._pages / str(number)
 
     def _open_bytes(self, page: Page | None) -> bytes:
         """The open page's bytes, none if they are damaged; only what is new to this reader is read."""
@@ -292,7 +293,7 @@ class FeedStore(StoredFeed):
     def replace(self, page: Page, data: bytes) -> None:
         if len(data) != page.length or hashlib.sha256(data).hexdigest() != page.sha256:
             raise ValueError(f"these are not the bytes of page {page.number}")
-        temporary = self._folder / PAGES / f"{page.number}.repair"
+        temporary = self._pages / f"{page.number}.repair"
         with _disk_errors(self._folder):
             with suppress(FileNotFoundError):
                 self._files.remove(temporary)
@@ -303,7 +304,7 @@ class FeedStore(StoredFeed):
             finally:
                 file.close()
             self._files.rename(temporary, self._path(page.number))
-            self._files.sync_folder(self._folder / PAGES)
+            self._files.sync_folder(self._pages)
         self._damaged.discard(page.number)
         if not page.sealed:
             self._open_file(page, data)
@@ -356,11 +357,11 @@ class FeedStore(StoredFeed):
     def _recover(self, log: Catalogue) -> None:
         page, position, quarantined, digest = log.head()
         self._head = Head(page, b"", position, quarantined, digest)
-        sizes = self._files.sizes(self._folder / PAGES)
+        sizes = self._files.sizes(self._pages)
         last = -1 if page is None else page.number
         for name in sizes:
             if not name.isdigit() or int(name) > last:
-                self._files.remove(self._folder / PAGES / name)
+                self._files.remove(self._pages / name)
         for number, length in log.sealed_pages():
             if sizes.get(str(number)) != length:
                 self._damaged.add(number)
@@ -371,11 +372,11 @@ class FeedStore(StoredFeed):
                     self._files.truncate(self._path(page.number), page.length)
                 self._open_file(page, data)
 
-    def _published(self, record: EntityRecord, page: Page) -> Entity:
+    def _published(self, record: EntityRecord, number: int) -> Entity:
         try:
-            return super()._published(record, page)
+            return super()._published(record, number)
         except PageDamaged:
-            self._damaged.add(page.number)
+            self._damaged.add(number)
             raise
 
     def _read_checked(self, page: Page) -> bytes:
@@ -405,7 +406,7 @@ class FeedStore(StoredFeed):
         if entity is None and record.patched:
             entity = log.patched(record)
             assert entity is not None, "nothing changes while the one writer looks"
-        return entity or self._published(record, _holding(record, log))
+        return entity or self._published(record, log.page_number_of(record.ordinal))
 
     def _write_pages(self, writes: tuple[PageWrite, ...]) -> None:
         for write in writes:
@@ -427,7 +428,7 @@ class FeedStore(StoredFeed):
             self._file.sync()
             self._dirty = False
         if not self._named:
-            self._files.sync_folder(self._folder / PAGES)
+            self._files.sync_folder(self._pages)
             self._named = True
 
     def _advance(self, batch: Batch, digest: Digest) -> None:
@@ -459,13 +460,6 @@ class FeedStore(StoredFeed):
         if self._log is not None:
             self._log.close()
             self._log = None
-
-
-def _holding(record: EntityRecord, catalogue: Catalogue) -> Page:
-    """The page that holds the event of a record."""
-    page = catalogue.page_of(record.ordinal)
-    assert page is not None, "the event of a record is in a page"
-    return page
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_a_catalogue_of_another_format_is_refused_and_left_alone(tmp_path):
     database = sqlite3.connect(tmp_path / "catalogue.sqlite")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(StoreMismatch, match="has format 99, this program reads format 4"):
+    with pytest.raises(StoreMismatch, match="has format 99, this program reads format 5"):
         FeedStore(tmp_path, settings())
 
 
