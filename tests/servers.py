@@ -30,6 +30,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def open_files(pid: int) -> set[str]:
+    """What the file descriptors of process `pid` stand for."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.add(str(entry.readlink()))
+        except FileNotFoundError:
+            continue
+    return found
+
+
 class Server:
     """A running `wes serve` or `wes log`; `http` and `amqp` are its addresses as URLs.
 

@@ -41,7 +41,7 @@ from .consumer import Consumer, read_info
 from .dialects.event_streams import offset_and_time
 from .endpoints import AmqpDelivery, Outcome
 from .fingerprint import fingerprint
-from .repair import repair_page
+from .repair import IDLE_S, repair_page
 from .sections import decode_message, leading_offset_and_time, strip_delivery_annotations
 from .visibility import Visibility
 
@@ -52,8 +52,6 @@ BATCH_EVENTS_GOOD = 32
 GATHER_S = 0.0003
 CATCH_UP_GATHER_S = 0.005
 """The same for a feed that lacks what the log had before: nobody waits for one of these events."""
-LOOK_S = 1.0
-"""Between looks whether a reader has found the open page damaged."""
 STAGED_EVENTS_MAX = 256
 STAGED_BYTES_MAX = 512 * 1024
 """Of a batch that is staged in the event loop; a larger one is written in the thread as a whole."""
@@ -172,7 +170,7 @@ class Ingest:
         try:
             over = stop, consumer.ended, self._failed
             while not any(one.done() for one in over):
-                await asyncio.wait(over, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(over, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
                 damaged = self._damaged_head()
                 if damaged is not None and not damaged.sealed and not self._failed.done():
                     base = self._store.settings.links.base

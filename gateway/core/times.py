@@ -21,7 +21,7 @@ def http_date(milliseconds: int) -> str:
     return _http_date(milliseconds // 1000)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def parse_http_date(text: str) -> int | None:
     """Milliseconds since the epoch, or None if `text` is no HTTP date: an invalid one is to be ignored."""
     try:

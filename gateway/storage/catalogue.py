@@ -54,6 +54,7 @@ _PAGE_COLUMNS = (
     "number, generation, boundary, first_ordinal, first_offset, events, length, sha256,"
     " modified_ms_max, sealed"
 )
+_THAT_HOLDS = "WHERE first_ordinal <= ? ORDER BY first_ordinal DESC LIMIT 1"
 
 
 class Catalogue:
@@ -216,11 +217,11 @@ class Catalogue:
         return self._page("WHERE number = ?", number)
 
     def page_of(self, ordinal: int) -> Page | None:
-        return self._page("WHERE first_ordinal <= ? ORDER BY first_ordinal DESC LIMIT 1", ordinal)
+        return self._page(_THAT_HOLDS, ordinal)
 
     def page_number_of(self, ordinal: int) -> int:
         """The number of the page that holds an event that there is."""
-        query = "SELECT number FROM pages WHERE first_ordinal <= ? ORDER BY first_ordinal DESC LIMIT 1"
+        query = f"SELECT number FROM pages {_THAT_HOLDS}"  # noqa: S608 - constants
         number: int = self._db.execute(query, (ordinal,)).fetchone()[0]
         return number
 

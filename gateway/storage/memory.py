@@ -27,7 +27,7 @@ class MemoryFeed:
         self._data: dict[int, bytes] = {}
         self._gaps: list[Gap] = []
         self._quarantine: list[Quarantined] = []
-        self._damaged: dict[int, Page] = {}
+        self._damaged: set[int] = set()
         self._staged: Batch | None = None
         self._entities: dict[str, tuple[EntityRecord, Entity]] = {}
 
@@ -131,7 +131,7 @@ class MemoryFeed:
         """Nothing can have failed."""
 
     def damaged_pages(self) -> list[Page]:
-        return [self._damaged[number] for number in sorted(self._damaged)]
+        return [self._pages[number] for number in sorted(self._damaged)]
 
     def verify(self, page: Page) -> bool:
         try:
@@ -144,7 +144,7 @@ class MemoryFeed:
         if hashlib.sha256(data).hexdigest() != page.sha256:
             raise ValueError(f"these are not the bytes of page {page.number}")
         self._data[page.number] = data
-        self._damaged.pop(page.number, None)
+        self._damaged.discard(page.number)
 
     def rebuild_state(self) -> int:
         before, self._entities = self._entities, {}
@@ -167,6 +167,6 @@ class MemoryFeed:
     def _read_checked(self, page: Page) -> bytes:
         data = self._data[page.number]
         if hashlib.sha256(data).hexdigest() != page.sha256:
-            self._damaged[page.number] = page
+            self._damaged.add(page.number)
             raise PageDamaged(page.number, "memory", "its SHA-256 is not the one recorded")
         return data

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 
 from multidict import CIMultiDictProxy
@@ -244,7 +243,7 @@ class _EntryReader:
 
     def _check_date(self, shown: str, values: list[str]) -> None:
         for value in values[:1]:
-            time = _time(value)
+            time = parse_http_date(value)
             if time is None:
                 self._breach(Rule.PART_DATE, f"{shown}: Last-Modified: {value[:40]} is no HTTP date")
             else:
@@ -252,8 +251,3 @@ class _EntryReader:
 
     def _breach(self, rule: Rule, detail: str) -> None:
         self._breaches.append(Breach(rule, self._url, detail))
-
-
-@lru_cache(maxsize=256)
-def _time(text: str) -> int | None:
-    return parse_http_date(text)

@@ -34,7 +34,7 @@ from tests.acceptance.support import (
     until_ready,
     wes,
 )
-from tests.servers import children
+from tests.servers import children, open_files
 from tests.snapshot_folder import add_snapshot_of
 
 # Each test starts processes and ends some of them by force.
@@ -55,16 +55,6 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         # It may go between the opening of the file and the reading.
         return False
-
-
-def open_files(pid: int) -> set[str]:
-    found = set()
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found.add(str(entry.readlink()))
-        except FileNotFoundError:
-            continue
-    return found
 
 
 def sockets(port: int, state: str, peer: int | None = None) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from gateway.storage.memory import MemoryFeed
 from gateway.storage.records import packed
 from gateway.storage.shared import SharedTargets
 from tests.feeds import TIME_MS, batch_with, settings
+from tests.servers import open_files
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -32,11 +34,6 @@ def store(request, tmp_path) -> Iterator[FeedWriter]:
     made = FeedStore(tmp_path / "feed", settings()) if request.param == "files" else MemoryFeed(settings())
     yield made
     made.close()
-
-
-def open_files() -> list[str]:
-    folder = Path("/proc/self/fd")
-    return [str(file.readlink()) for file in folder.iterdir() if file.is_symlink()]
 
 
 def put(target: str, body: bytes, content_type: str | None = JSON) -> Event:
@@ -170,7 +167,7 @@ def test_a_damaged_open_page_is_named_as_it_was_committed(tmp_path, others):
     publish(store, *changes)
     assert entity(store, "/a").body == b'{"x":1}'
     assert store.verify(store.page(0)) is True
-    assert f"{path} (deleted)" not in open_files()
+    assert f"{path} (deleted)" not in open_files(os.getpid())
     store.close()
 
 
